@@ -1,0 +1,21 @@
+"""One registry a slot of a model."""
+
+from pcdet.utils.registry import Registry
+
+MODELS = Registry("model")
+VFES = Registry("VFE")
+BACKBONES_3D = Registry("BACKBONE_3D")
+MAPS_TO_BEV = Registry("MAP_TO_BEV")
+BACKBONES_2D = Registry("BACKBONE_2D")
+DENSE_HEADS = Registry("DENSE_HEAD")
+CLS_HEADS = Registry("CLS_HEAD")
+
+# The YAML's block, the model's attribute (and so the prefix of its parameters), the registry; in the order they run.
+SLOTS = {
+    "VFE": ("vfe", VFES),
+    "BACKBONE_3D": ("backbone_3d", BACKBONES_3D),
+    "MAP_TO_BEV": ("map_to_bev_module", MAPS_TO_BEV),
+    "BACKBONE_2D": ("backbone_2d", BACKBONES_2D),
+    "DENSE_HEAD": ("dense_head", DENSE_HEADS),
+    "CLS_HEAD": ("cls_head", CLS_HEADS),
+}

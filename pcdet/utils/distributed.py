@@ -1,0 +1,56 @@
+"""Ranks and collectives; every function works, and does nothing, in a single process."""
+
+import os
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    return dist.get_rank() if is_distributed() else 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if is_distributed() else 1
+
+
+def local_rank() -> int:
+    """Rank within this machine, as torchrun and torch.distributed.launch set it; 0 without a launcher."""
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+def is_main() -> bool:
+    return rank() == 0
+
+
+def barrier() -> None:
+    if is_distributed():
+        dist.barrier()
+
+
+def gather_objects(value: T) -> list[T]:
+    """The values of all ranks, in rank order, on every rank. Values are plain types and NumPy arrays."""
+    if not is_distributed():
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
+    """Mean of each value over the ranks. All ranks must hold the same keys."""
+    if not is_distributed() or not values:
+        return values
+    keys = sorted(values)
+    tensor = torch.tensor([float(values[k]) for k in keys], dtype=torch.float64)
+    if dist.get_backend() == "nccl":
+        tensor = tensor.to(torch.device("cuda", local_rank()))
+    dist.all_reduce(tensor)
+    return dict(zip(keys, (tensor / world_size()).tolist(), strict=True))
