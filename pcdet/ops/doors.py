@@ -1,0 +1,48 @@
+"""What the doors of all operators share: shape checks, and the choice of an implementation."""
+
+import importlib
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray | Tensor
+
+
+def require_columns(name: str, value: Array, shape: str, columns: int) -> None:
+    """Raise ``ValueError`` unless ``value`` has as many dimensions as ``shape`` and at least ``columns`` columns.
+
+    ``shape`` is what the message shows, such as ``"(B, N, 3+)"``; its last part is the columns.
+    """
+    if value.ndim != shape.count(",") + 1 or value.shape[-1] < columns:
+        raise ValueError(f"{name} must have the shape {shape}, not {tuple(value.shape)}")
+
+
+def require_boxes(name: str, boxes: Array) -> None:
+    """Raise ``ValueError`` unless ``boxes`` is (M, 7+): x y z dx dy dz heading, then columns that are not read."""
+    require_columns(name, boxes, "(M, 7+)", 7)
+
+
+def tensor_of(array: np.ndarray, dtype: type | None = None) -> Tensor:
+    """The array as a tensor, without a copy where torch can share its memory (contiguous and writable)."""
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+
+
+def require_same_device(**tensors: Tensor) -> None:
+    """Raise ``ValueError`` that names two tensors which lie on different devices."""
+    (first, reference), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != reference.device:
+            raise ValueError(
+                f"{first} is on {reference.device} but {name} is on {tensor.device}: move them to one device"
+            )
+
+
+def backend(operator: str, value: Tensor) -> ModuleType:
+    """The module of an operator's folder that serves the device of ``value``: ``cpu``, or ``reference`` elsewhere.
+
+    It is imported when first needed, so importing an operator's door does not import numba.
+    """
+    room = "cpu" if value.device.type == "cpu" else "reference"
+    return importlib.import_module(f"pcdet.ops.{operator}.{room}")

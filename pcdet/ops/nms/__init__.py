@@ -1,0 +1,5 @@
+"""Non-maximum suppression of boxes seen from above."""
+
+from pcdet.ops.nms.door import nms_bev, nms_normal_bev
+
+__all__ = ["nms_bev", "nms_normal_bev"]
