@@ -1,0 +1,45 @@
+"""Data sets: they read raw data and hand out items; :func:`build_dataset` is the door."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pcdet.utils.logging import get_logger
+from pcdet.utils.registry import Registry, construct
+
+DATASETS = Registry("dataset")
+
+# The module that registers each data set; it is imported when the data set is asked for.
+_HOMES = {
+    "KittiDataset": "pcdet.datasets.kitti.kitti_dataset",
+    "ModelNetDataset": "pcdet.datasets.modelnet.modelnet_dataset",
+}
+
+
+def build_dataset(
+    data_settings: Mapping[str, Any],
+    class_names: Sequence[str],
+    *,
+    training: bool,
+    seed: int = 0,
+    root: str | Path | None = None,
+) -> Any:
+    """The data set that a YAML's DATA_CONFIG describes.
+
+    ``root`` replaces DATA_PATH. Raises ``KeyError`` for an unknown DATASET and ``ValueError`` for an option that it
+    does not take.
+    """
+    name = str(data_settings["DATASET"])
+    if name in _HOMES and name not in DATASETS:
+        importlib.import_module(_HOMES[name])
+    settings = dict(data_settings)
+    if root is not None:
+        settings["DATA_PATH"] = str(root)
+    settings |= {
+        "CLASS_NAMES": list(class_names),
+        "TRAINING": training,
+        "SEED": seed,
+        "LOGGER": get_logger(),
+    }
+    return construct(DATASETS[name], settings, where="DATA_CONFIG")

@@ -1,0 +1,155 @@
+"""The files of a KITTI folder: where they are, and how they are read."""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pcdet.structures.calibration import Calibration
+
+SPLITS = ("train", "val", "trainval", "test")
+POINT_FEATURES = ("x", "y", "z", "intensity")
+DEFAULT_IMAGE_SHAPE = (375, 1242)
+# Image sizes (height, width) of KITTI's recording days, by focal length in pixels as the calib files give it.
+_SHAPE_OF_CAMERA = {
+    721.5377: (375, 1242),
+    707.0493: (370, 1224),
+    718.3351: (374, 1238),
+    707.0912: (370, 1226),
+    718.856: (376, 1241),
+}
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class KittiFolder:
+    """A folder with ``ImageSets``, ``training`` and perhaps ``testing``."""
+
+    root: Path
+
+    def part(self, split: str) -> Path:
+        """The folder that holds a split's frames."""
+        return self.root / ("testing" if split == "test" else "training")
+
+    def split_file(self, split: str) -> Path:
+        return self.root / "ImageSets" / f"{split}.txt"
+
+    def frame_ids(self, split: str) -> list[str]:
+        """The frames that ``ImageSets/<split>.txt`` lists, in its order.
+
+        Raises ``FileNotFoundError``, or ``ValueError`` naming the line of a frame that is listed twice.
+        """
+        path = self.split_file(split)
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        seen: dict[str, int] = {}
+        for number, frame in enumerate(lines, start=1):
+            if frame in seen:
+                raise ValueError(f"{path}:{number}: frame {frame} stands on line {seen[frame]} already")
+            if frame:
+                seen[frame] = number
+        return list(seen)
+
+    def cloud_path(self, split: str, frame_id: str) -> Path:
+        return self.part(split) / "velodyne" / f"{frame_id}.bin"
+
+    def label_path(self, split: str, frame_id: str) -> Path:
+        return self.part(split) / "label_2" / f"{frame_id}.txt"
+
+    def calib(self, split: str, frame_id: str) -> Calibration:
+        return Calibration.from_file(self.part(split) / "calib" / f"{frame_id}.txt")
+
+    def image_path(self, split: str, frame_id: str) -> Path:
+        return self.part(split) / "image_2" / f"{frame_id}.png"
+
+    def image_shape(self, split: str, frame_id: str, calib: Calibration) -> tuple[np.ndarray, bool]:
+        """(2,) int32 height and width, and whether the image itself was there to ask.
+
+        Without an image the size is that of the KITTI camera with the calibration's focal length, or else 375 x 1242.
+        """
+        path = self.image_path(split, frame_id)
+        if path.is_file():
+            return np.array(png_shape(path), dtype=np.int32), True
+        focal = float(calib.P2[0, 0])
+        near = [shape for known, shape in _SHAPE_OF_CAMERA.items() if abs(known - focal) < 0.02]
+        return np.array(near[0] if near else DEFAULT_IMAGE_SHAPE, dtype=np.int32), False
+
+    def road_plane(self, split: str, frame_id: str) -> np.ndarray | None:
+        """(4,) float64 a b c d of the ground in the rectified camera frame, or ``None`` if there is no file.
+
+        The normal has length 1 and points up (the camera's y points down, so ``b`` is negative). Raises ``ValueError``
+        naming the file and line of a malformed plane.
+        """
+        path = self.part(split) / "planes" / f"{frame_id}.txt"
+        if not path.is_file():
+            return None
+        lines = path.read_text().splitlines()
+        try:
+            plane = np.array([float(v) for v in lines[3].split()])
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"{path}:4: a plane file has four numbers on its fourth line") from error
+        if plane.shape != (4,) or not np.isfinite(plane).all() or not np.linalg.norm(plane[:3]) > 0:
+            raise ValueError(f"{path}:4: a plane is four finite numbers a b c d, got '{lines[3]}'")
+        if plane[1] > 0:
+            plane = -plane
+        return plane / np.linalg.norm(plane[:3])
+
+
+def png_shape(path: Path) -> tuple[int, int]:
+    """Height and width from a PNG's header, without decoding it. Raises ``ValueError`` if it is not a PNG."""
+    with open(path, "rb") as file:
+        head = file.read(24)
+    if len(head) < 24 or not head.startswith(_PNG_SIGNATURE):
+        raise ValueError(f"{path} is not a PNG image; remove it (images are optional) or replace it")
+    width, height = struct.unpack(">II", head[16:24])
+    return height, width
+
+
+def read_cloud(path: str | Path, num_features: int = len(POINT_FEATURES)) -> tuple[np.ndarray, int]:
+    """(N, C) float32 points of a ``.bin`` file, and how many were dropped because a value was NaN or infinite.
+
+    Raises ``FileNotFoundError``, or ``ValueError`` naming the file and the remainder where its size does not fit.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"The point cloud {path} is missing")
+    size, row = path.stat().st_size, 4 * num_features
+    if size % row:
+        raise ValueError(
+            f"{path} has {size} bytes, which is {size % row} more than a multiple of {row} "
+            f"({num_features} float32 a point): it is damaged or has another number of values a point"
+        )
+    points = np.fromfile(path, dtype=np.float32).reshape(-1, num_features)
+    finite = np.isfinite(points).all(axis=1)
+    dropped = int(len(points) - finite.sum())
+    return (points[finite] if dropped else points), dropped
+
+
+def in_camera_view(points: np.ndarray, calib: Calibration, image_shape: np.ndarray) -> np.ndarray:
+    """(N, 3+) LiDAR points -> (N,) bool: in front of the camera and inside the image."""
+    pixels, depth = calib.lidar_to_image(points)
+    height, width = image_shape
+    u, v = pixels[:, 0], pixels[:, 1]
+    return (u >= 0) & (u < width) & (v >= 0) & (v < height) & (depth >= 0)
+
+
+def cloud_doubts(points: np.ndarray) -> list[str]:
+    """What is odd about (N, 4) points that should be x y z intensity in metres and [0, 1]; usually nothing."""
+    if len(points) == 0:
+        return []
+    doubts = []
+    low, high = float(points[:, 3].min()), float(points[:, 3].max())
+    if high > 1.001 or low < -0.001:
+        doubts.append(
+            f"intensity runs from {low:g} to {high:g}, but models of KITTI expect 0 to 1: set INTENSITY_SCALE, "
+            f"for example {1 / max(abs(low), high):.3g}"
+        )
+    elif high == low:
+        doubts.append(f"intensity is {low:g} everywhere, so it was probably not recorded; it is used as it is")
+    absurd = float(np.mean(np.abs(points[:, 2]) > 60))
+    if absurd > 0.02:
+        doubts.append(
+            f"{absurd:.0%} of the points are more than 60 m above or below the sensor: has the file another number of "
+            "values a point?"
+        )
+    return doubts

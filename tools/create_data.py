@@ -1,0 +1,85 @@
+"""Make the files that training reads: infos and object database of KITTI, or simulated data sets."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+class Command(NamedTuple):
+    """One sub-command: its options and what it does; ``run`` returns a text for the end."""
+
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], str]
+
+
+def kitti_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data_path", type=Path, required=True, help="folder with ImageSets and training")
+    parser.add_argument("--save_path", type=Path, help="where the files go; default: data_path")
+
+
+def kitti(given: argparse.Namespace) -> str:
+    from pcdet.datasets.kitti.infos import create_infos
+
+    table = create_infos(given.data_path, given.save_path)
+    return f"{table}\nwritten to {given.save_path or given.data_path}"
+
+
+def simulate_options(frames: int, what: str) -> Callable[[argparse.ArgumentParser], None]:
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--frames", type=int, default=frames, help=f"number of {what}, default {frames}")
+        parser.add_argument("--out", type=Path, required=True, help="folder to write")
+        parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal files, default 0")
+
+    return add
+
+
+def simulate_kitti(given: argparse.Namespace) -> str:
+    from pcdet.datasets.synthetic import simulate_kitti
+
+    simulate_kitti(given.out, given.frames, given.seed)
+    return f"{given.frames} simulated frames in KITTI's layout are in {given.out}"
+
+
+def simulate_modelnet(given: argparse.Namespace) -> str:
+    from pcdet.datasets.synthetic import simulate_modelnet
+
+    simulate_modelnet(given.out, given.frames, given.seed)
+    return f"simulated shapes, {given.frames} a class, in ModelNet's layout are in {given.out}"
+
+
+COMMANDS = {
+    "kitti": Command("infos and ground-truth database of a KITTI folder", kitti_options, kitti),
+    "simulate-kitti": Command(
+        "ray-cast LiDAR scenes in KITTI's layout", simulate_options(200, "frames"), simulate_kitti
+    ),
+    "simulate-modelnet": Command(
+        "sampled parametric shapes in ModelNet's layout", simulate_options(100, "shapes a class"), simulate_modelnet
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one sub-command; errors of the reader's data become one line and the status 1."""
+    from pcdet.utils.logging import setup_logger
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, command in COMMANDS.items():
+        command.add_options(commands.add_parser(name, help=command.help, description=command.help))
+    given = parser.parse_args(arguments)
+    setup_logger()
+    try:
+        print(COMMANDS[given.command].run(given))
+    except (ValueError, OSError) as error:
+        print(f"{parser.prog} {given.command}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
