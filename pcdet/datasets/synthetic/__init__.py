@@ -1,0 +1,5 @@
+"""Simulated data in the layouts of the real data sets, so that the same readers serve both."""
+
+from pcdet.datasets.synthetic.simulate import simulate_kitti
+
+__all__ = ["simulate_kitti"]
