@@ -1,0 +1,5 @@
+"""Rows of features, gathered by index."""
+
+from pcdet.ops.grouping.door import group_points
+
+__all__ = ["group_points"]
