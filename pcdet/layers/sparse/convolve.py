@@ -1,0 +1,58 @@
+"""The differentiable product of sparse features and kernel weights along a rulebook."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pcdet.layers.sparse import cpu, reference
+from pcdet.layers.sparse.rulebook import Rulebook
+
+
+def convolve(features: Tensor, weight: Tensor, rulebook: Rulebook) -> Tensor:
+    """Features at the output sites. (N, I) and weights in spconv-2's layout (O, *kernel, I) -> (M, O).
+
+    Under autocast on a GPU the product is computed in autocast's type; on a CPU always in that of the features,
+    in float32 where these are shorter. First derivatives only.
+    """
+    device = features.device.type
+    if device != "cpu" and torch.is_autocast_enabled(device):
+        features = features.to(torch.get_autocast_dtype(device))
+    elif device == "cpu" and features.dtype in (torch.float16, torch.bfloat16):
+        features = features.float()
+    with torch.autocast(device, enabled=False):
+        return _SparseProduct.apply(features, weight.to(features.dtype), rulebook)
+
+
+class _SparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, rulebook: Rulebook) -> Tensor:
+        ctx.save_for_backward(features, weight)
+        ctx.rulebook = rulebook
+        matrices = weight.flatten(1, -2).permute(1, 2, 0)  # (K, I, O)
+        return _product(features, matrices, rulebook)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        features, weight = ctx.saved_tensors
+        grad_features = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            matrices = weight.flatten(1, -2).transpose(0, 1)  # (K, O, I)
+            grad_features = _product(grad, matrices, ctx.rulebook.inverse)
+        if ctx.needs_input_grad[1]:
+            grad_weight = _weight_gradient(features, grad, ctx.rulebook).permute(2, 0, 1).reshape(weight.shape)
+        return grad_features, grad_weight, None
+
+
+def _product(features: Tensor, matrices: Tensor, rulebook: Rulebook) -> Tensor:
+    if features.device.type == "cpu":
+        return cpu.gather_multiply(features, matrices, rulebook.table)
+    return reference.gather_multiply(features, matrices, rulebook.pairs, len(rulebook.outputs))
+
+
+def _weight_gradient(features: Tensor, grad: Tensor, rulebook: Rulebook) -> Tensor:
+    if features.device.type == "cpu":
+        return cpu.weight_gradient(features, grad, rulebook.table)
+    return reference.weight_gradient(features, grad, rulebook.pairs)

@@ -1,0 +1,78 @@
+"""Sparse convolution on the CPU: the work is split over output rows, offsets or fixed chunks, never over a sum.
+
+So the result is the same for any number of threads. Every function has a twin in ``reference.py``.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pcdet.layers.sparse import kernels
+from pcdet.layers.sparse.reference import sites_from_keys
+from pcdet.layers.sparse.sites import Geometry, Sites
+from pcdet.ops.threads import parallel_for
+
+ROWS = 8 * kernels.TILE  # output rows a thread takes at a time: a multiple of the tile, so that tiles never move
+MAX_SUMS = 16  # partial sums of a weight gradient: bounds its memory
+
+
+def output_sites(inputs: Sites, geometry: Geometry) -> Sites:
+    """Sites whose receptive field holds an active input, sorted by (scene, z, y, x)."""
+    shape = geometry.output_shape(inputs.spatial_shape)
+    candidates = np.empty((geometry.volume, len(inputs)), np.int64)
+    count = np.zeros(geometry.volume, np.int64)
+    rows = _as_3d(inputs.indices)
+    numbers = (_starts(geometry), _triple(geometry.stride, 1), _triple(shape, 1))
+    parallel_for(kernels.output_candidates, geometry.volume, rows, *numbers, candidates, count)
+    keys = np.concatenate([row[:n] for row, n in zip(candidates, count, strict=True)])
+    return sites_from_keys(torch.unique(torch.from_numpy(keys)), shape, inputs.batch_size)
+
+
+def neighbour_table(inputs: Sites, outputs: Sites, geometry: Geometry) -> Tensor:
+    """Input row that each output row sees through each kernel offset, or -1. (K, M) int32"""
+    table = np.empty((geometry.volume, len(outputs)), np.int32)
+    keys, rows = (part.numpy() for part in inputs.ordered)
+    out_order = outputs.ordered[1].numpy()
+    grid = (_starts(geometry), _triple(geometry.stride, 1), _triple(inputs.spatial_shape, 1))
+    searched = geometry.volume // 2 + 1 if geometry.subm else geometry.volume
+    parallel_for(kernels.match_offsets, searched, _as_3d(outputs.indices), out_order, keys, rows, *grid, table)
+    if geometry.subm:  # if a sees b through an offset, b sees a through the opposite one
+        parallel_for(kernels.mirror_offsets, geometry.volume // 2, table)
+    return torch.from_numpy(table)
+
+
+def gather_multiply(features: Tensor, weight: Tensor, table: Tensor) -> Tensor:
+    """Sum over the offsets of the neighbours' features times the weight. (N, I), (K, I, O), (K, M) -> (M, O)"""
+    out = features.new_empty(table.shape[1], weight.shape[2])
+    arrays = (features.contiguous().numpy(), weight.contiguous().numpy(), table.numpy(), out.numpy())
+    parallel_for(kernels.gather_multiply, len(out), *arrays, chunk=ROWS)
+    return out
+
+
+def weight_gradient(features: Tensor, grad: Tensor, table: Tensor) -> Tensor:
+    """Gradient of :func:`gather_multiply` by its weight. (N, I), (M, O), (K, M) -> (K, I, O)"""
+    offsets, rows = table.shape
+    chunk = max(32 * kernels.TILE, -(-rows // MAX_SUMS))
+    sums = features.new_zeros(-(-rows // chunk), offsets, features.shape[1], grad.shape[1])
+    arrays = (chunk, features.contiguous().numpy(), grad.contiguous().numpy(), table.numpy(), sums.numpy())
+    parallel_for(kernels.weight_gradients, len(sums), *arrays)
+    total = sums.new_zeros(sums.shape[1:])
+    for part in sums:
+        total += part
+    return total
+
+
+def _triple(values: tuple[int, ...], fill: int) -> np.ndarray:
+    """2-D numbers as 3-D ones with a first axis of one cell, so that one kernel serves both. (3,) int64"""
+    return np.array((fill,) * (3 - len(values)) + tuple(values), np.int64)
+
+
+def _starts(geometry: Geometry) -> np.ndarray:
+    return np.stack([_triple(start, 0) for start in geometry.starts])  # (K, 3)
+
+
+def _as_3d(indices: Tensor) -> np.ndarray:
+    if indices.shape[1] == 4:
+        return indices.numpy()
+    scene, y, x = indices.unbind(dim=1)
+    return torch.stack((scene, torch.zeros_like(scene), y, x), dim=1).numpy()  # (N, 4)

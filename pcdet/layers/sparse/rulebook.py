@@ -1,0 +1,55 @@
+"""Which input site meets which output site under which kernel offset: computed once, used by many layers."""
+
+from functools import cached_property
+
+from torch import Tensor
+
+from pcdet.layers.sparse import cpu, reference
+from pcdet.layers.sparse.sites import Geometry, Sites
+
+
+class Rulebook:
+    """The neighbour table of one convolution, from input sites to output sites.
+
+    ``table[k, m]`` is the input row that output row ``m`` sees through kernel offset ``k``, or -1.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        inputs: Sites,
+        outputs: Sites,
+        table: Tensor,  # (K, M) int32
+        inverse: "Rulebook | None" = None,
+    ):
+        self.geometry = geometry
+        self.inputs = inputs
+        self.outputs = outputs
+        self.table = table
+        if inverse is not None:
+            self.inverse = inverse
+
+    @cached_property
+    def inverse(self) -> "Rulebook":
+        """The same pairs seen from the other side: it leads from the output sites back to the input sites."""
+        if self.geometry.subm:
+            reverse = self.table.flip(0)
+        else:
+            reverse = reference.reverse_table(self.table, len(self.inputs))
+        return Rulebook(self.geometry, self.outputs, self.inputs, reverse, inverse=self)
+
+    @cached_property
+    def pairs(self) -> reference.Pairs:
+        """For each offset the input rows and the output rows that meet, both (P_k,) int64, by output row."""
+        return reference.table_pairs(self.table)
+
+
+def build_rulebook(inputs: Sites, geometry: Geometry) -> Rulebook:
+    """The rulebook of a submanifold or strided convolution over ``inputs``.
+
+    Output sites of a submanifold convolution are its input sites, in their order. Those of any other convolution are
+    all sites whose receptive field holds an active input, sorted by (scene, z, y, x).
+    """
+    make = cpu if inputs.indices.device.type == "cpu" else reference
+    outputs = inputs if geometry.subm else make.output_sites(inputs, geometry)
+    return Rulebook(geometry, inputs, outputs, make.neighbour_table(inputs, outputs, geometry))
