@@ -111,7 +111,7 @@ def _claim(out: Path, settings: dict) -> None:
         found = json.loads(manifest.read_text())
         if found != settings:
             raise ValueError(
-                f"{out} holds frames simulated with {found}, not with {settings}; name another folder or remove it"
+                f"{out} holds frames of other settings ({found}, not {settings}); name another folder or remove it"
             )
     elif (out / "training").exists():
         raise ValueError(f"{out} holds a data set that was not simulated; name another folder")
