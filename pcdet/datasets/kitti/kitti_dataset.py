@@ -15,7 +15,7 @@ from pcdet.datasets.kitti.infos import calib_from_info, create_infos
 from pcdet.datasets.kitti.labels import camera_boxes, without_dont_care
 from pcdet.datasets.kitti.results import detections_to_annos, write_results
 from pcdet.structures.batch import Batch
-from pcdet.structures.boxes import boxes_from_kitti_camera
+from pcdet.structures.boxes import boxes_from_kitti_camera, wrap_angle
 from pcdet.structures.detections import Detections
 from pcdet.structures.scene import Scene
 from pcdet.utils.files import read_pickle
@@ -126,6 +126,9 @@ class KittiDataset(SceneDataset):
 
     def require_objects(self) -> None:
         """Stop before training where nothing can be learned."""
+        unlabelled = [i["point_cloud"]["lidar_idx"] for i in self.infos if "annos" not in i]
+        if unlabelled:
+            raise ValueError(f"{self.root}: frame {unlabelled[0]} of '{self.split}' has no labels to train on")
         if self.keep_empty or any(np.isin(i["annos"]["name"], self.class_names).any() for i in self.infos):
             return
         raise ValueError(
@@ -152,9 +155,10 @@ class KittiDataset(SceneDataset):
         if "annos" not in info:
             return scene
         annos = without_dont_care(info["annos"])
-        boxes = boxes_from_kitti_camera(camera_boxes(annos), calib).astype(np.float32)
+        boxes = boxes_from_kitti_camera(camera_boxes(annos), calib)
+        boxes[:, 6] = wrap_angle(boxes[:, 6])
         plane = self.folder.road_plane(self.split, frame_id)
-        return scene.with_(gt_boxes=boxes, gt_names=annos["name"], road_plane=plane)
+        return scene.with_(gt_boxes=boxes.astype(np.float32), gt_names=annos["name"], road_plane=plane)
 
     def load_points(self, frame_id: str) -> np.ndarray:
         """(N, C) float32 points of a frame, in the columns of ``src_feature_list``. Odd clouds cause one warning."""
