@@ -1,4 +1,9 @@
-"""What the doors of all operators share: shape checks, and the choice of an implementation."""
+"""What the doors of all operators share: shape checks, and the choice of an implementation.
+
+A door checks its arguments and calls a ``torch.library`` operator ``pcdet::...``, so that ``torch.compile``,
+``torch.export`` and fake tensors see one opaque step instead of a numba kernel or a loop. That operator asks
+:func:`backend` for the module which serves the device. NumPy arrays go to the module without that detour.
+"""
 
 import importlib
 from types import ModuleType
@@ -8,6 +13,7 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray | Tensor
+MODULES = {"cpu": "cpu"}  # device type -> module with kernels for it
 
 
 def require_columns(name: str, value: Array, shape: str, columns: int) -> None:
@@ -39,10 +45,9 @@ def require_same_device(**tensors: Tensor) -> None:
             )
 
 
-def backend(operator: str, value: Tensor) -> ModuleType:
-    """The module of an operator's folder that serves the device of ``value``: ``cpu``, or ``reference`` elsewhere.
+def backend(operator: str, device_type: str) -> ModuleType:
+    """The module of an operator's folder that serves a type of device: ``cpu``, or ``reference`` elsewhere.
 
     It is imported when first needed, so importing an operator's door does not import numba.
     """
-    room = "cpu" if value.device.type == "cpu" else "reference"
-    return importlib.import_module(f"pcdet.ops.{operator}.{room}")
+    return importlib.import_module(f"pcdet.ops.{operator}.{MODULES.get(device_type, 'reference')}")

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from pcdet.ops.ball_query import reference
 from pcdet.ops.doors import backend, require_columns, require_same_device
 
 
@@ -32,16 +31,9 @@ def ball_query(
     return _query(points[..., :3].detach().float(), centres[..., :3].detach().float(), float(radius), num_samples)
 
 
-# Registered, so that torch.compile and fake tensors see one opaque step. The default serves every device; a faster
-# one for a device is one more register_kernel.
 @torch.library.custom_op("pcdet::ball_query", mutates_args=())
 def _query(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> tuple[Tensor, Tensor]:
-    return reference.query(points, centres, radius, num_samples)
-
-
-@_query.register_kernel("cpu")
-def _(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> tuple[Tensor, Tensor]:
-    return backend("ball_query", points).query(points, centres, radius, num_samples)
+    return backend("ball_query", points.device.type).query(points, centres, radius, num_samples)
 
 
 @_query.register_fake

@@ -148,3 +148,10 @@ def sample_stack(points: Tensor, counts: Sequence[int], samples: Sequence[int]) 
     out = np.empty(sample_offsets[-1], dtype=np.int64)
     parallel_for(_sample_scenes, len(counts), points.contiguous().numpy(), offsets, sample_offsets, BUCKET, out)
     return torch.from_numpy(out)
+
+
+def sample_batch(points: Tensor, num_samples: int) -> Tensor:
+    """(B, N, 3) float32 -> (B, S) int64 indices within each cloud."""
+    batch, n = points.shape[:2]
+    found = sample_stack(points.reshape(batch * n, 3), [n] * batch, [num_samples] * batch)
+    return found.view(batch, num_samples) - torch.arange(batch)[:, None] * n

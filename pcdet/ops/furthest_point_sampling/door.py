@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from pcdet.ops.doors import backend, require_columns
-from pcdet.ops.furthest_point_sampling import reference
 
 
 def furthest_point_sample(
@@ -60,19 +59,9 @@ def _integers(values: Tensor | Sequence[int]) -> list[int]:
     return values.tolist() if isinstance(values, Tensor) else list(values)
 
 
-# Registered, so that torch.compile and fake tensors see one opaque step instead of a loop or a numba kernel.
-# The default serves every device; a faster one for a device is one more register_kernel.
 @torch.library.custom_op("pcdet::furthest_point_sample", mutates_args=())
 def _sample_batch(points: Tensor, num_samples: int) -> Tensor:
-    return reference.sample_batch(points, num_samples)
-
-
-@_sample_batch.register_kernel("cpu")
-def _(points: Tensor, num_samples: int) -> Tensor:
-    batch, n = points.shape[:2]
-    rows = points.reshape(batch * n, 3)
-    found = backend("furthest_point_sampling", points).sample_stack(rows, [n] * batch, [num_samples] * batch)
-    return found.view(batch, num_samples) - torch.arange(batch)[:, None] * n  # (B, S) within each cloud
+    return backend("furthest_point_sampling", points.device.type).sample_batch(points, num_samples)
 
 
 @_sample_batch.register_fake
@@ -82,12 +71,7 @@ def _(points: Tensor, num_samples: int) -> Tensor:
 
 @torch.library.custom_op("pcdet::furthest_point_sample_stack", mutates_args=())
 def _sample_stack(points: Tensor, counts: Sequence[int], samples: Sequence[int]) -> Tensor:
-    return reference.sample_stack(points, counts, samples)
-
-
-@_sample_stack.register_kernel("cpu")
-def _(points: Tensor, counts: Sequence[int], samples: Sequence[int]) -> Tensor:
-    return backend("furthest_point_sampling", points).sample_stack(points, counts, samples)
+    return backend("furthest_point_sampling", points.device.type).sample_stack(points, counts, samples)
 
 
 @_sample_stack.register_fake

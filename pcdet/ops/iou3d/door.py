@@ -1,5 +1,6 @@
 """Overlap of every box of one set with every box of another."""
 
+import torch
 from torch import Tensor
 
 from pcdet.ops.doors import backend, require_boxes, require_same_device
@@ -15,7 +16,7 @@ def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
     Raises ``ValueError`` for other shapes or two devices.
     """
-    return _call("boxes_overlap_bev", boxes_a, boxes_b)
+    return _overlap_bev(*_checked(boxes_a, boxes_b))
 
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
     Geometry and errors as in :func:`boxes_overlap_bev`; 0 where both areas are 0.
     """
-    return _call("boxes_iou_bev", boxes_a, boxes_b)
+    return _iou_bev(*_checked(boxes_a, boxes_b))
 
 
 def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
@@ -32,11 +33,33 @@ def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     The shared volume is the shared area from above times the shared interval of height. Geometry and errors as in
     :func:`boxes_overlap_bev`; 0 where both volumes are 0.
     """
-    return _call("boxes_iou3d", boxes_a, boxes_b)
+    return _iou3d(*_checked(boxes_a, boxes_b))
 
 
-def _call(name: str, boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+def _checked(boxes_a: Tensor, boxes_b: Tensor) -> tuple[Tensor, Tensor]:
     require_boxes("boxes_a", boxes_a)
     require_boxes("boxes_b", boxes_b)
     require_same_device(boxes_a=boxes_a, boxes_b=boxes_b)
-    return getattr(backend("iou3d", boxes_a), name)(boxes_a.detach(), boxes_b.detach())
+    return boxes_a.detach(), boxes_b.detach()
+
+
+@torch.library.custom_op("pcdet::boxes_overlap_bev", mutates_args=())
+def _overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return backend("iou3d", boxes_a.device.type).boxes_overlap_bev(boxes_a, boxes_b)
+
+
+@torch.library.custom_op("pcdet::boxes_iou_bev", mutates_args=())
+def _iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return backend("iou3d", boxes_a.device.type).boxes_iou_bev(boxes_a, boxes_b)
+
+
+@torch.library.custom_op("pcdet::boxes_iou3d", mutates_args=())
+def _iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return backend("iou3d", boxes_a.device.type).boxes_iou3d(boxes_a, boxes_b)
+
+
+@_overlap_bev.register_fake
+@_iou_bev.register_fake
+@_iou3d.register_fake
+def _(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return boxes_a.new_empty(len(boxes_a), len(boxes_b), dtype=torch.float32)

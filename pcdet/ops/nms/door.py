@@ -31,8 +31,7 @@ def nms_bev(
     limit = len(order) if post_max_size is None else min(post_max_size, len(order))
     if limit <= 0:
         return order[:0]
-    kept = backend("nms", boxes).greedy(boxes.detach()[order], float(threshold), limit)
-    return order[kept]
+    return order[_greedy(boxes.detach()[order], float(threshold), limit)]
 
 
 def nms_normal_bev(
@@ -46,3 +45,13 @@ def nms_normal_bev(
     require_boxes("boxes", boxes)
     upright = torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], dim=1)  # (M, 7)
     return nms_bev(upright, scores, threshold, pre_max_size, post_max_size)
+
+
+@torch.library.custom_op("pcdet::nms_bev", mutates_args=())
+def _greedy(boxes: Tensor, threshold: float, limit: int) -> Tensor:
+    return backend("nms", boxes.device.type).greedy(boxes, threshold, limit)
+
+
+@_greedy.register_fake
+def _(boxes: Tensor, threshold: float, limit: int) -> Tensor:
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)

@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pcdet.ops.doors import backend, require_boxes, require_columns, require_same_device, tensor_of
@@ -24,7 +25,11 @@ def points_in_boxes_mask(
 
     Raises ``ValueError`` for other shapes or two devices.
     """
-    return _call("mask", points, boxes, margin)
+    _require(points, boxes)
+    if isinstance(points, np.ndarray):
+        return backend("points_in_boxes", "cpu").mask(tensor_of(points), tensor_of(boxes), margin).numpy()
+    require_same_device(points=points, boxes=boxes)
+    return _mask(points.detach(), boxes.detach(), margin)
 
 
 def points_in_boxes_index(
@@ -37,13 +42,35 @@ def points_in_boxes_index(
     Membership, margin and errors as in :func:`points_in_boxes_mask`, which is the one to use where boxes overlap and
     each should count its own points.
     """
-    return _call("index", points, boxes, margin)
+    _require(points, boxes)
+    if isinstance(points, np.ndarray):
+        return backend("points_in_boxes", "cpu").index(tensor_of(points), tensor_of(boxes), margin).numpy()
+    require_same_device(points=points, boxes=boxes)
+    return _index(points.detach(), boxes.detach(), margin)
 
 
-def _call(name: str, points: ArrayT, boxes: ArrayT, margin: float) -> ArrayT:
+def _require(points: np.ndarray | Tensor, boxes: np.ndarray | Tensor) -> None:
     require_columns("points", points, "(N, 3+)", 3)
     require_boxes("boxes", boxes)
-    if isinstance(points, np.ndarray):
-        return _call(name, tensor_of(points), tensor_of(boxes), margin).numpy()
-    require_same_device(points=points, boxes=boxes)
-    return getattr(backend("points_in_boxes", points), name)(points.detach(), boxes.detach(), margin)
+    if isinstance(points, np.ndarray) != isinstance(boxes, np.ndarray):
+        raise ValueError(f"points ({type(points).__name__}) and boxes ({type(boxes).__name__}) must be of one kind")
+
+
+@torch.library.custom_op("pcdet::points_in_boxes_mask", mutates_args=())
+def _mask(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    return backend("points_in_boxes", points.device.type).mask(points, boxes, margin)
+
+
+@_mask.register_fake
+def _(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    return points.new_empty(len(boxes), len(points), dtype=torch.bool)
+
+
+@torch.library.custom_op("pcdet::points_in_boxes_index", mutates_args=())
+def _index(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    return backend("points_in_boxes", points.device.type).index(points, boxes, margin)
+
+
+@_index.register_fake
+def _(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    return points.new_empty(len(points), dtype=torch.int64)

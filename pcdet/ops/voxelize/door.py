@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pcdet.ops.doors import backend, require_columns, tensor_of
@@ -44,12 +45,11 @@ def voxelize(
         raise ValueError(
             f"max_points_per_voxel ({max_points_per_voxel}) and max_voxels ({max_voxels}) must be at least 1"
         )
-    is_array = isinstance(points, np.ndarray)
-    rows = tensor_of(points, np.float32) if is_array else points.detach().float()
-    found = backend("voxelize", rows).voxelize(
-        rows, point_cloud_range[:3], voxel_size, grid_size, max_points_per_voxel, max_voxels
-    )
-    return Voxels(*(part.numpy() for part in found)) if is_array else Voxels(*found)
+    grid = (point_cloud_range[:3], voxel_size, grid_size, max_points_per_voxel, max_voxels)
+    if isinstance(points, np.ndarray):
+        found = backend("voxelize", "cpu").voxelize(tensor_of(points, np.float32), *grid)
+        return Voxels(*(part.numpy() for part in found))
+    return Voxels(*_voxelize(points.detach().float(), *(list(part) for part in grid[:3]), *grid[3:]))
 
 
 def _require_grid(point_cloud_range: Sequence[float], voxel_size: Sequence[float], grid_size: Sequence[int]) -> None:
@@ -62,3 +62,23 @@ def _require_grid(point_cloud_range: Sequence[float], voxel_size: Sequence[float
             raise ValueError(f"{name} must have {length} numbers, not {len(value)}")
     if min(voxel_size) <= 0 or min(grid_size) <= 0:
         raise ValueError(f"voxel_size {list(voxel_size)} and grid_size {list(grid_size)} must be above 0")
+
+
+@torch.library.custom_op("pcdet::voxelize", mutates_args=())
+def _voxelize(
+    points: Tensor,
+    minimum: Sequence[float],
+    voxel_size: Sequence[float],
+    grid_size: Sequence[int],
+    max_points: int,
+    max_voxels: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    implementation = backend("voxelize", points.device.type)
+    return implementation.voxelize(points, minimum, voxel_size, grid_size, max_points, max_voxels)
+
+
+@_voxelize.register_fake
+def _(points, minimum, voxel_size, grid_size, max_points, max_voxels):
+    count = torch.library.get_ctx().new_dynamic_size()
+    coords = points.new_empty(count, 3, dtype=torch.int32)
+    return points.new_empty(count, max_points, points.shape[1]), coords, coords.new_empty(count)
