@@ -10,11 +10,12 @@ from pcdet.layers.sparse import cpu, reference
 from pcdet.layers.sparse.rulebook import Rulebook
 
 
-def convolve(features: Tensor, weight: Tensor, rulebook: Rulebook) -> Tensor:
+def convolve(features: Tensor, weight: Tensor, rulebook: Rulebook, inverse: bool = False) -> Tensor:
     """Features at the output sites. (N, I) and weights in spconv-2's layout (O, *kernel, I) -> (M, O).
 
-    Under autocast on a GPU the product is computed in autocast's type; on a CPU always in that of the features,
-    in float32 where these are shorter. First derivatives only.
+    ``inverse`` follows the rulebook backwards, from its output sites to its input sites. Under autocast on a GPU the
+    product is computed in autocast's type; on a CPU in the type of the features, or float32 where that is shorter.
+    First derivatives only.
     """
     device = features.device.type
     if device != "cpu" and torch.is_autocast_enabled(device):
@@ -22,37 +23,43 @@ def convolve(features: Tensor, weight: Tensor, rulebook: Rulebook) -> Tensor:
     elif device == "cpu" and features.dtype in (torch.float16, torch.bfloat16):
         features = features.float()
     with torch.autocast(device, enabled=False):
-        return _SparseProduct.apply(features, weight.to(features.dtype), rulebook)
+        return _SparseProduct.apply(features, weight.to(features.dtype), rulebook, inverse)
 
 
 class _SparseProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, rulebook: Rulebook) -> Tensor:
+    def forward(ctx: Any, features: Tensor, weight: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
         ctx.save_for_backward(features, weight)
-        ctx.rulebook = rulebook
+        ctx.rulebook, ctx.inverse = rulebook, inverse
         matrices = weight.flatten(1, -2).permute(1, 2, 0)  # (K, I, O)
-        return _product(features, matrices, rulebook)
+        return _product(features, matrices, rulebook, inverse)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         features, weight = ctx.saved_tensors
         grad_features = grad_weight = None
         if ctx.needs_input_grad[0]:
             matrices = weight.flatten(1, -2).transpose(0, 1)  # (K, O, I)
-            grad_features = _product(grad, matrices, ctx.rulebook.inverse)
+            grad_features = _product(grad, matrices, ctx.rulebook, not ctx.inverse)
         if ctx.needs_input_grad[1]:
-            grad_weight = _weight_gradient(features, grad, ctx.rulebook).permute(2, 0, 1).reshape(weight.shape)
-        return grad_features, grad_weight, None
+            by_offset = _weight_gradient(features, grad, ctx.rulebook, ctx.inverse)  # (K, I, O)
+            grad_weight = by_offset.permute(2, 0, 1).reshape(weight.shape)
+        return grad_features, grad_weight, None, None
 
 
-def _product(features: Tensor, matrices: Tensor, rulebook: Rulebook) -> Tensor:
+def _product(features: Tensor, matrices: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
     if features.device.type == "cpu":
-        return cpu.gather_multiply(features, matrices, rulebook.table)
-    return reference.gather_multiply(features, matrices, rulebook.pairs, len(rulebook.outputs))
+        return cpu.gather_multiply(features, matrices, rulebook.reverse if inverse else rulebook.table)
+    length = len(rulebook.inputs if inverse else rulebook.outputs)
+    return reference.gather_multiply(features, matrices, _pairs(rulebook, inverse), length)
 
 
-def _weight_gradient(features: Tensor, grad: Tensor, rulebook: Rulebook) -> Tensor:
+def _weight_gradient(features: Tensor, grad: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
     if features.device.type == "cpu":
-        return cpu.weight_gradient(features, grad, rulebook.table)
-    return reference.weight_gradient(features, grad, rulebook.pairs)
+        return cpu.weight_gradient(features, grad, rulebook.reverse if inverse else rulebook.table)
+    return reference.weight_gradient(features, grad, _pairs(rulebook, inverse))
+
+
+def _pairs(rulebook: Rulebook, inverse: bool) -> reference.Pairs:
+    return [(o, i) for i, o in rulebook.pairs] if inverse else rulebook.pairs

@@ -37,8 +37,15 @@ def neighbour_table(inputs: Sites, outputs: Sites, geometry: Geometry) -> Tensor
     searched = geometry.volume // 2 + 1 if geometry.subm else geometry.volume
     parallel_for(kernels.match_offsets, searched, _as_3d(outputs.indices), out_order, keys, rows, *grid, table)
     if geometry.subm:  # if a sees b through an offset, b sees a through the opposite one
-        parallel_for(kernels.mirror_offsets, geometry.volume // 2, table)
+        parallel_for(kernels.reverse_offsets, geometry.volume // 2, table, table[::-1])
     return torch.from_numpy(table)
+
+
+def reverse_table(table: Tensor, length: int) -> Tensor:
+    """The pairs of a (K, M) table seen from the other side: (K, length) int32, -1 where there is none."""
+    reverse = table.new_empty(table.shape[0], length)
+    parallel_for(kernels.reverse_offsets, len(table), table.numpy(), reverse.numpy())
+    return reverse
 
 
 def gather_multiply(features: Tensor, weight: Tensor, table: Tensor) -> Tensor:

@@ -47,14 +47,13 @@ def match_offsets(start, stop, outputs, out_order, in_keys, in_rows, starts, str
 
 
 @Kernel
-def mirror_offsets(start, stop, table):
-    """Fill the second half of a submanifold table from its first half."""
-    last = table.shape[0] - 1
+def reverse_offsets(start, stop, table, reverse):
+    """``reverse[k, n] = m`` where ``table[k, m] = n``, and -1 where no m sees n."""
     for k in range(start, stop):
-        table[last - k, :] = -1
-        for row in range(table.shape[1]):
-            if table[k, row] >= 0:
-                table[last - k, table[k, row]] = row
+        reverse[k, :] = -1
+        for m in range(table.shape[1]):
+            if table[k, m] >= 0:
+                reverse[k, table[k, m]] = m
 
 
 @device_function

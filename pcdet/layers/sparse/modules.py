@@ -77,8 +77,9 @@ class SparseConvolution(SparseModule):
         if peer is not None:
             return library.convolve(peer, self, x)
         rulebook = self._rulebook(x)
-        out = convolve(x.features, self.weight, rulebook)  # (M, out)
-        return x.at(rulebook.outputs, out if self.bias is None else out + self.bias.to(out.dtype))
+        sites = rulebook.inputs if self.inverse else rulebook.outputs
+        out = convolve(x.features, self.weight, rulebook, self.inverse)  # (M, out)
+        return x.at(sites, out if self.bias is None else out + self.bias.to(out.dtype))
 
     def _rulebook(self, x: SparseConvTensor) -> Rulebook:
         rulebook = x.rulebooks.get(self.indice_key) if self.indice_key else None
@@ -161,13 +162,13 @@ class SparseInverseConvolution(SparseConvolution):
         super().__init__(in_channels, out_channels, kernel_size, bias=bias, indice_key=indice_key)
 
     def _rulebook(self, x: SparseConvTensor) -> Rulebook:
-        forward = x.rulebooks.get(self.indice_key)
-        if forward is None or forward.outputs is not x.sites or forward.geometry.kernel != self.geometry.kernel:
+        rulebook = x.rulebooks.get(self.indice_key)
+        if rulebook is None or rulebook.outputs is not x.sites or rulebook.geometry.kernel != self.geometry.kernel:
             raise ValueError(
                 f"{self} needs a convolution with the same indice_key and kernel before it that made its input's "
                 f"sites; keys so far: {sorted(x.rulebooks)}"
             )
-        return forward.inverse
+        return rulebook
 
 
 class SparseConv2d(SparseConvolution):

@@ -1,6 +1,7 @@
 """Which input site meets which output site under which kernel offset: computed once, used by many layers."""
 
 from functools import cached_property
+from types import ModuleType
 
 from torch import Tensor
 
@@ -14,29 +15,18 @@ class Rulebook:
     ``table[k, m]`` is the input row that output row ``m`` sees through kernel offset ``k``, or -1.
     """
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        inputs: Sites,
-        outputs: Sites,
-        table: Tensor,  # (K, M) int32
-        inverse: "Rulebook | None" = None,
-    ):
+    def __init__(self, geometry: Geometry, inputs: Sites, outputs: Sites, table: Tensor):
         self.geometry = geometry
         self.inputs = inputs
         self.outputs = outputs
-        self.table = table
-        if inverse is not None:
-            self.inverse = inverse
+        self.table = table  # (K, M) int32
 
     @cached_property
-    def inverse(self) -> "Rulebook":
-        """The same pairs seen from the other side: it leads from the output sites back to the input sites."""
-        if self.geometry.subm:
-            reverse = self.table.flip(0)
-        else:
-            reverse = reference.reverse_table(self.table, len(self.inputs))
-        return Rulebook(self.geometry, self.outputs, self.inputs, reverse, inverse=self)
+    def reverse(self) -> Tensor:
+        """The same pairs seen from the input: ``reverse[k, n]`` is an output row, or -1. (K, N) int32"""
+        if self.geometry.subm:  # if a sees b through an offset, b sees a through the opposite one
+            return self.table.flip(0)
+        return _twin(self.table).reverse_table(self.table, len(self.inputs))
 
     @cached_property
     def pairs(self) -> reference.Pairs:
@@ -50,6 +40,10 @@ def build_rulebook(inputs: Sites, geometry: Geometry) -> Rulebook:
     Output sites of a submanifold convolution are its input sites, in their order. Those of any other convolution are
     all sites whose receptive field holds an active input, sorted by (scene, z, y, x).
     """
-    make = cpu if inputs.indices.device.type == "cpu" else reference
+    make = _twin(inputs.indices)
     outputs = inputs if geometry.subm else make.output_sites(inputs, geometry)
     return Rulebook(geometry, inputs, outputs, make.neighbour_table(inputs, outputs, geometry))
+
+
+def _twin(tensor: Tensor) -> ModuleType:
+    return cpu if tensor.device.type == "cpu" else reference
