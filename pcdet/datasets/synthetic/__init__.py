@@ -1,5 +1,6 @@
 """Simulated data in the layouts of the real data sets, so that the same readers serve both."""
 
+from pcdet.datasets.synthetic.shapes import simulate_modelnet
 from pcdet.datasets.synthetic.simulate import simulate_kitti
 
-__all__ = ["simulate_kitti"]
+__all__ = ["simulate_kitti", "simulate_modelnet"]
