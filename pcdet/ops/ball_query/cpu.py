@@ -13,7 +13,7 @@ from pcdet.ops.threads import parallel_for
 
 CENTRES = 256  # centres a piece of work covers
 SLACK = 1.001  # cells are a little wider than the radius, so that rounding cannot lose a neighbour
-BALL_IN_CELLS = 4.19 / 27  # part of the 27 cells' volume that the ball fills
+BALL_SHARE = 4.19 / 27  # part of the 27 cells' volume that the ball fills
 
 
 @device_function
@@ -142,7 +142,7 @@ def _neighbour_spans(x, y, z, geometry, dims, start, spans):
 
 
 @Kernel
-def _query_centres(first, last, points, centres, radius2, geometry, dims, start, order, xyz, index, counts):
+def _query_centres(first, last, points, centres, radius2, ball_share, geometry, dims, start, order, xyz, index, counts):
     spans = np.empty((9, 2), dtype=np.int64)
     wanted = index.shape[2]
     for q in range(first, last):
@@ -151,7 +151,7 @@ def _query_centres(first, last, points, centres, radius2, geometry, dims, start,
         row = index[b, s]
         nearby = _neighbour_spans(x, y, z, geometry[b], dims[b], start[b], spans)
         # A scan is expected to visit N * G / hits points, the cells hold ``nearby``.
-        if points.shape[1] * wanted < nearby * nearby * BALL_IN_CELLS:
+        if points.shape[1] * wanted < nearby * nearby * ball_share:
             count = _scan(points[b], x, y, z, radius2, row)
         else:
             count = _search_cells(spans, order[b], xyz[b], x, y, z, radius2, row)
@@ -171,5 +171,6 @@ def query(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> t
     grids = (geometry, dims, start, order, xyz)
     parallel_for(_build_grids, batch, cloud, float(radius), *grids)
     radius2 = np.square(np.float32(radius))
-    parallel_for(_query_centres, batch * wanted, cloud, at, radius2, *grids, index, counts, chunk=CENTRES)
+    queries = (cloud, at, radius2, BALL_SHARE)
+    parallel_for(_query_centres, batch * wanted, *queries, *grids, index, counts, chunk=CENTRES)
     return torch.from_numpy(index), torch.from_numpy(counts)

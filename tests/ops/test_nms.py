@@ -1,0 +1,151 @@
+"""Non-maximum suppression: hand cases, the reference, recorded selections."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from ops_cases import box, generator, random_boxes
+
+from pcdet.ops.iou3d import boxes_iou_bev
+from pcdet.ops.nms import nms_bev, nms_normal_bev
+from pcdet.ops.nms.reference import greedy
+
+SLACK = 1e-5
+
+
+def nms_reference(boxes, scores, threshold):
+    order = scores.argsort(descending=True, stable=True)
+    return order[greedy(boxes[order], threshold, len(boxes))]
+
+
+def random_scene(count=300, seed=0, spread=8.0):
+    return random_boxes(count, seed, spread), torch.rand(count, generator=generator(seed + 1))
+
+
+def test_the_better_of_two_stays():
+    boxes = torch.cat([box(), box(x=0.5), box(x=10)])
+    assert nms_bev(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist() == [1, 2]
+    assert nms_bev(boxes, torch.tensor([0.9, 0.5, 0.95]), 0.5).tolist() == [2, 0]
+
+
+def test_a_suppressed_box_suppresses_nothing():
+    """A chain: 0 drops 1, so 2, which only 1 overlaps enough, stays."""
+    boxes = torch.cat([box(), box(x=1.5), box(x=3.0)])
+    assert nms_bev(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.3).tolist() == [0, 2]
+
+
+def test_a1_one_of_two_identical_boxes_stays_at_every_yaw():
+    for yaw in np.arange(-3.14, 3.14, 0.05):
+        twin = box(x=-48, y=18, dx=6.5, dy=2.7, heading=float(yaw)).repeat(2, 1)
+        assert nms_bev(twin, torch.tensor([0.8, 0.9]), 0.7).tolist() == [1]
+
+
+@pytest.mark.parametrize("door", [nms_bev, nms_normal_bev])
+def test_a8_nms_of_one_box_and_of_none(door):
+    assert door(box(), torch.tensor([0.3]), 0.5).tolist() == [0]
+    none = door(torch.zeros(0, 7), torch.zeros(0), 0.5)
+    assert none.shape == (0,) and none.dtype == torch.int64
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.7, 1.0])
+def test_a9_the_threshold_stays_a_float_and_indices_are_int64(threshold):
+    boxes = torch.cat([box(), box(x=0.4), box(x=3.9), box(x=9)])  # IoU of the first with the others: .82, .013, 0
+    kept = nms_bev(boxes, torch.tensor([0.9, 0.8, 0.7, 0.6]), threshold)
+    assert kept.dtype == torch.int64
+    assert kept.tolist() == {0.01: [0, 3], 0.7: [0, 2, 3], 1.0: [0, 1, 2, 3]}[threshold]
+
+
+def test_a9_identical_boxes_survive_a_threshold_of_one():
+    boxes = box(heading=0.7).repeat(3, 1)
+    assert nms_bev(boxes, torch.tensor([0.1, 0.2, 0.3]), 1.0).tolist() == [2, 1, 0]
+
+
+def test_a10_equal_boxes_and_scores_give_the_same_answer_every_time():
+    boxes, scores = box(heading=0.3).repeat(3, 1), torch.full((3,), 0.5)
+    assert all(nms_bev(boxes, scores, 0.1).tolist() == [0] for _ in range(100))
+    apart = torch.cat([box(), box(x=20), box(x=40)])
+    assert all(nms_bev(apart, scores, 0.1).tolist() == [0, 1, 2] for _ in range(100))
+
+
+def test_exactly_at_the_threshold_is_kept():
+    boxes = torch.cat([box(dx=2, dy=2), box(x=1, dx=2, dy=2)])  # IoU 1/3
+    scores = torch.tensor([0.9, 0.8])
+    assert len(nms_bev(boxes, scores, 1 / 3)) == 2
+    assert len(nms_bev(boxes, scores, 1 / 3 - 1e-6)) == 1
+
+
+def test_pre_and_post_limits():
+    boxes, scores = random_scene(200)
+    whole = nms_bev(boxes, scores, 0.3)
+    assert torch.equal(nms_bev(boxes, scores, 0.3, post_max_size=7), whole[:7])
+    best = scores.argsort(descending=True)[:50]
+    assert set(nms_bev(boxes, scores, 0.3, pre_max_size=50).tolist()) == set(
+        best[nms_bev(boxes[best], scores[best], 0.3)].tolist()
+    )
+    assert nms_bev(boxes, scores, 0.3, post_max_size=0).tolist() == []
+    assert nms_bev(boxes, scores, 0.3, pre_max_size=1000, post_max_size=1000).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("threshold", [0.0, 0.01, 0.1, 0.5, 0.8])
+def test_kernel_agrees_with_reference(seed, threshold):
+    boxes, scores = random_scene(250, seed)
+    boxes[100:120] = boxes[:20]
+    assert nms_bev(boxes, scores, threshold).tolist() == nms_reference(boxes, scores, threshold).tolist()
+
+
+def test_kept_boxes_are_far_apart_and_dropped_ones_are_near_a_better_kept_one():
+    boxes, scores = random_scene(400)
+    threshold = 0.2
+    kept = nms_bev(boxes, scores, threshold)
+    iou = boxes_iou_bev(boxes, boxes)
+    assert (scores[kept].diff() <= 0).all()
+    assert iou[kept][:, kept].fill_diagonal_(0).max() <= threshold + SLACK
+    for dropped in set(range(400)) - set(kept.tolist()):
+        better = kept[scores[kept] > scores[dropped]]
+        assert iou[dropped, better].max() > threshold - SLACK
+
+
+def test_normal_nms_ignores_the_heading():
+    boxes = torch.cat([box(heading=0.0), box(y=2.5, heading=math.pi / 2)])
+    scores = torch.tensor([0.9, 0.8])
+    assert len(nms_bev(boxes, scores, 0.05)) == 1  # turned, they cross
+    assert len(nms_normal_bev(boxes, scores, 0.05)) == 2
+
+
+def test_scores_that_do_not_fit_are_an_error():
+    with pytest.raises(ValueError, match="one a box"):
+        nms_bev(random_boxes(3), torch.rand(2), 0.5)
+    with pytest.raises(ValueError, match=r"\(M, 7\+\)"):
+        nms_bev(torch.rand(3, 5), torch.rand(3), 0.5)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.01, 0.1, 0.5, 0.7, 0.8])
+@pytest.mark.parametrize("door, key", [(nms_bev, "nms_gpu"), (nms_normal_bev, "nms_normal_gpu")])
+def test_recorded_selections(shared, door, key, threshold):
+    """Boxes within the slack of the threshold may go either way: the recorded overlaps have a margin of 1 cm.
+
+    One recorded box has no extent: it overlaps nothing here and is left out of the comparison.
+    """
+    data = np.load(shared / "oracles" / "ops" / "nms.npz")
+    boxes, scores = torch.from_numpy(data["in_boxes"]), torch.from_numpy(data["in_scores"])
+    solid = {i for i, extent in enumerate(boxes[:, 3:6].prod(1).tolist()) if extent > 0}
+    kept, recorded = (set(x.tolist()) & solid for x in (door(boxes, scores, threshold), data[f"out_{key}_{threshold}"]))
+    iou = boxes_iou_bev(boxes, boxes).fill_diagonal_(0)
+    assert all(((iou[i] - threshold).abs() < 6e-3).any() for i in kept ^ recorded)
+    assert len(kept ^ recorded) <= 1
+
+
+def test_recorded_selection_with_a_limit(shared):
+    data = np.load(shared / "oracles" / "ops" / "nms.npz")
+    boxes, scores = torch.from_numpy(data["in_boxes"]), torch.from_numpy(data["in_scores"])
+    kept = nms_bev(boxes, scores, 0.1, pre_max_size=100)
+    assert set(kept.tolist()) == set(data["out_nms_gpu_0.1_pre100"].tolist())
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.1, 0.7])
+def test_recorded_selection_of_random_boxes(shared, threshold):
+    data = np.load(shared / "oracles" / "openpcdet_data" / "coders_geometry.npz")
+    boxes, scores = torch.from_numpy(data["geo_a"]), torch.from_numpy(data["nms_scores"])
+    assert nms_bev(boxes, scores, threshold).tolist() == data[f"nms_gpu_{threshold}"].tolist()
