@@ -1,5 +1,6 @@
 """Data sets: they read raw data and hand out items; :func:`build_dataset` is the door."""
 
+import functools
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,10 +37,9 @@ def build_dataset(
     settings = dict(data_settings)
     if root is not None:
         settings["DATA_PATH"] = str(root)
-    settings |= {
-        "CLASS_NAMES": list(class_names),
-        "TRAINING": training,
-        "SEED": seed,
-        "LOGGER": get_logger(),
-    }
-    return construct(DATASETS[name], settings, where="DATA_CONFIG")
+    cls = DATASETS[name]
+    make = functools.partial(cls, class_names=list(class_names), training=training, seed=seed, logger=get_logger())
+    # What `construct` asks of a class.
+    make.__name__ = cls.__name__
+    make.ignored_keys = getattr(cls, "ignored_keys", ())
+    return construct(make, settings, where="DATA_CONFIG")

@@ -47,11 +47,11 @@ class SceneDataset(Dataset):
 
     def __init__(
         self,
-        *,
         class_names: Sequence[str],
         training: bool,
         seed: int,
         logger: logging.Logger,
+        *,
         root: Path,
         point_cloud_range: Sequence[float],
         point_feature_encoding: Mapping[str, Any],

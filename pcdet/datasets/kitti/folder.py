@@ -146,10 +146,11 @@ def cloud_doubts(points: np.ndarray) -> list[str]:
         )
     elif high == low:
         doubts.append(f"intensity is {low:g} everywhere, so it was probably not recorded; it is used as it is")
-    absurd = float(np.mean(np.abs(points[:, 2]) > 60))
-    if absurd > 0.02:
+    low, high = np.quantile(points[:, :3], (0.05, 0.95), axis=0)  # (3,) each
+    if (high - low)[2] > 0.5 * (high - low)[:2].max() or np.abs(points[:, :3]).max() > 1000:
+        extents = ", ".join(f"{v:.3g}" for v in high - low)
         doubts.append(
-            f"{absurd:.0%} of the points are more than 60 m above or below the sensor: has the file another number of "
-            "values a point?"
+            f"nine tenths of the points spread over {extents} m along x, y, z, and the farthest lie at "
+            f"{np.abs(points[:, :3]).max():.3g} m: has the file another number of values a point?"
         )
     return doubts

@@ -64,11 +64,11 @@ class KittiDataset(SceneDataset):
 
     def __init__(
         self,
-        *,
         class_names: Sequence[str],
         training: bool,
         seed: int,
         logger: logging.Logger,
+        *,
         dataset: str = "KittiDataset",
         data_path: str,
         point_cloud_range: Sequence[float],
@@ -83,10 +83,10 @@ class KittiDataset(SceneDataset):
         keep_empty: bool = False,
     ):
         super().__init__(
-            class_names=class_names,
-            training=training,
-            seed=seed,
-            logger=logger,
+            class_names,
+            training,
+            seed,
+            logger,
             root=find_data_path(data_path),
             point_cloud_range=point_cloud_range,
             point_feature_encoding=point_feature_encoding,
@@ -198,11 +198,12 @@ class KittiDataset(SceneDataset):
 
     def evaluate(self, results: Sequence[Mapping[str, Any]]) -> "EvalReport":
         """KITTI's metrics of one result a frame. Without labels in the split there are none, and the text says so."""
-        from pcdet.evaluation.kitti import evaluate
         from pcdet.evaluation.report import EvalReport
 
         if not all("annos" in info for info in self.infos):
             return EvalReport({}, f"no ground truth in this split, metrics skipped ({self.split}, {len(self)} frames)")
+        from pcdet.evaluation.kitti import evaluate
+
         ordered = sorted(results, key=lambda r: r["index"])
         truths = [self.infos[r["index"]]["annos"] for r in ordered]
         return evaluate(truths, [dict(r) for r in ordered], self.class_names)
