@@ -7,7 +7,9 @@ import logging
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from pcdet.config import load_dataset_config
 from pcdet.datasets import build_dataset
 from pcdet.datasets.augment.world import flip, rotate, scale
 from pcdet.datasets.kitti.infos import create_infos
@@ -211,6 +213,24 @@ def test_infos_with_anything_but_data_are_refused(kitti_tree, data_settings):
         build(data_settings, kitti_tree.root)
 
 
+NEED_IMAGES = ("CaDDN", "voxel_rcnn_car_focal_multimodal")
+
+
+def test_the_data_blocks_of_all_known_configurations_pass_the_checker_and_build(shared, small_kitti, tmp_path):
+    configs = json.loads((shared / "facts/openpcdet_configs_kitti.json").read_text())
+    built = 0
+    for name, config in configs.items():
+        if not name.startswith("kitti_models/") or name.split("/")[1].removesuffix(".yaml") in NEED_IMAGES:
+            continue
+        own = {k: v for k, v in config["DATA_CONFIG"].items() if k != "_BASE_CONFIG_"}
+        path = tmp_path / "data.yaml"
+        path.write_text(yaml.safe_dump({**configs["dataset_configs/kitti_dataset.yaml"], **own}))
+        data = build(load_dataset_config(path), small_kitti, class_names=config["CLASS_NAMES"])
+        assert len(data[0]["gt_boxes"]) > 0
+        built += 1
+    assert built == 14
+
+
 def sorted_rows(rows: np.ndarray) -> np.ndarray:
     return rows[np.lexsort(rows.reshape(len(rows), -1).T)]
 
@@ -268,6 +288,10 @@ def compare_voxels(item, expected, exact: bool, limit: int) -> None:
         np.testing.assert_array_equal(sorted_rows(a), sorted_rows(b))
 
 
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=0, atol=5e-5)
+
+
 def test_world_augmentation_of_real_frames_equals_the_recorded_one(real, shared):
     """Angle and factor are read off the recorded matrix, which does not hold the flip: one of both ways must fit."""
     configs = json.loads((shared / "facts/openpcdet_configs_kitti.json").read_text())
@@ -281,12 +305,9 @@ def test_world_augmentation_of_real_frames_equals_the_recorded_one(real, shared)
         ways = [scale(rotate(start, angle), factor) for start in (plain, flip(plain, "x"))]
         ways = [data.processors[0](scene, np.random.default_rng(0)) for scene in ways]
         expected = recorded[f"aug_{i}_gt_boxes"][:, :7]
-        boxes = [scene.gt_boxes[np.isin(scene.gt_names, CLASSES)] for scene in ways]
-        fitting = [
-            k for k in range(2) if boxes[k].shape == expected.shape and np.allclose(boxes[k], expected, atol=5e-5)
-        ]
+        fitting = [s for s in ways if same(s.gt_boxes[np.isin(s.gt_names, CLASSES)], expected)]
         assert len(fitting) == 1
-        scene = ways[fitting[0]]
+        scene = fitting[0]
         assert abs(len(scene.points) - len(recorded[f"aug_{i}_points"])) <= 1
         ours, theirs = (np.sort(p[:, 2]) for p in (scene.points, recorded[f"aug_{i}_points"]))
         if len(ours) == len(theirs):
