@@ -5,6 +5,7 @@ So the result is the same for any number of threads. Every function has a twin i
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pcdet.layers.sparse import kernels
@@ -12,7 +13,7 @@ from pcdet.layers.sparse.reference import sites_from_keys
 from pcdet.layers.sparse.sites import Geometry, Sites
 from pcdet.ops.threads import parallel_for
 
-ROWS = 8 * kernels.TILE  # output rows a thread takes at a time: a multiple of the tile, so that tiles never move
+ROWS = 4 * kernels.TILE  # output rows a thread takes at a time: whole tiles, so that tiles never move
 MAX_SUMS = 16  # partial sums of a weight gradient: bounds its memory
 
 
@@ -21,11 +22,11 @@ def output_sites(inputs: Sites, geometry: Geometry) -> Sites:
     shape = geometry.output_shape(inputs.spatial_shape)
     candidates = np.empty((geometry.volume, len(inputs)), np.int64)
     count = np.zeros(geometry.volume, np.int64)
-    rows = _as_3d(inputs.indices)
-    numbers = (_starts(geometry), _triple(geometry.stride, 1), _triple(shape, 1))
-    parallel_for(kernels.output_candidates, geometry.volume, rows, *numbers, candidates, count)
-    keys = np.concatenate([row[:n] for row, n in zip(candidates, count, strict=True)])
-    return sites_from_keys(torch.unique(torch.from_numpy(keys)), shape, inputs.batch_size)
+    rows = (_as_3d(inputs.indices), inputs.ordered[1].numpy())
+    numbers = (_starts(geometry), _triple(geometry.stride, 1), _triple(inputs.spatial_shape, 1), _triple(shape, 1))
+    parallel_for(kernels.output_candidates, geometry.volume, *rows, *numbers, candidates, count)
+    keys = _union([row[:n] for row, n in zip(candidates, count, strict=True)])
+    return sites_from_keys(torch.from_numpy(keys), shape, inputs.batch_size)
 
 
 def neighbour_table(inputs: Sites, outputs: Sites, geometry: Geometry) -> Tensor:
@@ -50,23 +51,44 @@ def reverse_table(table: Tensor, length: int) -> Tensor:
 
 def gather_multiply(features: Tensor, weight: Tensor, table: Tensor) -> Tensor:
     """Sum over the offsets of the neighbours' features times the weight. (N, I), (K, I, O), (K, M) -> (M, O)"""
-    out = features.new_empty(table.shape[1], weight.shape[2])
-    arrays = (features.contiguous().numpy(), weight.contiguous().numpy(), table.numpy(), out.numpy())
+    filled = _fill_up(weight, kernels.LANES).contiguous()
+    out = features.new_empty(table.shape[1], filled.shape[2])
+    arrays = (features.contiguous().numpy(), filled.numpy(), table.numpy(), out.numpy())
     parallel_for(kernels.gather_multiply, len(out), *arrays, chunk=ROWS)
-    return out
+    return out[:, : weight.shape[2]].contiguous()
 
 
 def weight_gradient(features: Tensor, grad: Tensor, table: Tensor) -> Tensor:
     """Gradient of :func:`gather_multiply` by its weight. (N, I), (M, O), (K, M) -> (K, I, O)"""
     offsets, rows = table.shape
-    chunk = max(32 * kernels.TILE, -(-rows // MAX_SUMS))
-    sums = features.new_zeros(-(-rows // chunk), offsets, features.shape[1], grad.shape[1])
-    arrays = (chunk, features.contiguous().numpy(), grad.contiguous().numpy(), table.numpy(), sums.numpy())
+    channels = -(-features.shape[1] // kernels.BLOCK) * kernels.BLOCK
+    filled = _fill_up(grad, kernels.LANES).contiguous()
+    chunk = max(16 * kernels.TILE, -(-rows // MAX_SUMS))
+    sums = features.new_zeros(-(-rows // chunk), offsets, channels, filled.shape[1])
+    arrays = (chunk, features.contiguous().numpy(), filled.numpy(), table.numpy(), sums.numpy())
     parallel_for(kernels.weight_gradients, len(sums), *arrays)
     total = sums.new_zeros(sums.shape[1:])
     for part in sums:
         total += part
-    return total
+    return total[:, : features.shape[1], : grad.shape[1]]
+
+
+def _fill_up(values: Tensor, multiple: int) -> Tensor:
+    """Zeros appended to the last dimension until it is a multiple."""
+    return F.pad(values, (0, -values.shape[-1] % multiple))
+
+
+def _union(lists: list[np.ndarray]) -> np.ndarray:
+    """Union of ascending lists, ascending: they are merged in pairs."""
+    while len(lists) > 1:
+        pairs = zip(lists[::2], lists[1::2], strict=False)
+        lists = [_merge(*pair) for pair in pairs] + lists[len(lists) - len(lists) % 2 :]
+    return lists[0]
+
+
+def _merge(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    merged = np.empty(len(first) + len(second), np.int64)
+    return merged[: kernels.merge_ascending(first, second, merged)]
 
 
 def _triple(values: tuple[int, ...], fill: int) -> np.ndarray:

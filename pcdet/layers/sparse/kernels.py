@@ -2,28 +2,55 @@
 
 import numpy as np
 
+from pcdet.layers.sparse.lanes import LANES, load, multiply_add, store
 from pcdet.ops.compile import Kernel, device_function
 
-TILE = 64  # output rows that share a kernel offset's weights while these are in the nearest cache
+TILE = 128  # rows worked on together, so that they and an offset's weights stay in the nearest cache
+BLOCK = 4  # rows whose sums are in registers at a time
+
+
+@device_function
+def reach_of_offset(start, stride, size, reach):
+    """``reach[i]`` is the output that sees input ``i`` along one axis through one offset, or -1."""
+    for i in range(reach.shape[0]):
+        cell = (i - start) // stride
+        reach[i] = cell if cell * stride == i - start and cell >= 0 and cell < size else -1
 
 
 @Kernel
-def output_candidates(start, stop, rows, starts, stride, shape, candidates, count):
-    """Cells that the sites reach through each offset: ``candidates[k, :count[k]]``, some of them several times."""
+def output_candidates(start, stop, rows, order, starts, stride, in_shape, shape, candidates, count):
+    """Cells that the sites reach through each offset: ``candidates[k, :count[k]]``, ascending."""
+    reach = np.empty((3, in_shape.max()), np.int64)
     for k in range(start, stop):
+        for axis in range(3):
+            reach_of_offset(starts[k, axis], stride[axis], shape[axis], reach[axis, : in_shape[axis]])
         n = 0
-        for r in range(rows.shape[0]):
-            key = np.int64(rows[r, 0])
-            inside = True
-            for axis in range(3):
-                shifted = rows[r, 1 + axis] - starts[k, axis]
-                cell = shifted // stride[axis]
-                inside &= cell * stride[axis] == shifted and cell >= 0 and cell < shape[axis]
-                key = key * shape[axis] + cell
-            if inside:
-                candidates[k, n] = key
-                n += 1
+        for row in order:
+            z, y, x = reach[0, rows[row, 1]], reach[1, rows[row, 2]], reach[2, rows[row, 3]]
+            candidates[k, n] = ((rows[row, 0] * shape[0] + z) * shape[1] + y) * shape[2] + x
+            n += z >= 0 and y >= 0 and x >= 0
         count[k] = n
+
+
+@Kernel
+def merge_ascending(first, second, merged):
+    """Write the union of two ascending lists without repetitions into ``merged``; return its length."""
+    i = j = n = 0
+    while i < first.shape[0] and j < second.shape[0]:
+        a, b = first[i], second[j]
+        merged[n] = min(a, b)
+        i += a <= b
+        j += b <= a
+        n += 1
+    while i < first.shape[0]:
+        merged[n] = first[i]
+        i += 1
+        n += 1
+    while j < second.shape[0]:
+        merged[n] = second[j]
+        j += 1
+        n += 1
+    return n
 
 
 @Kernel
@@ -57,74 +84,91 @@ def reverse_offsets(start, stop, table, reverse):
 
 
 @device_function
-def add_products(target0, target1, scale0, scale1, values):
-    """``target0 += scale0 @ values`` and ``target1 += scale1 @ values``, for (Q,), (Q,), (P,), (P,), (P, Q).
+def add_products(target0, target1, target2, target3, scale0, scale1, scale2, scale3, values):
+    """``target += scale @ values`` for four targets (Q,) and scales (P,) and one (P, Q); Q is a multiple of LANES.
 
-    Two targets and four rows at a time: then the multiplications, not the loads, are the bottleneck.
+    The four targets stay in registers, and a row of values serves all of them.
     """
-    rows, columns = values.shape
-    whole = rows - rows % 4
-    for p in range(0, whole, 4):
-        a0, a1, a2, a3 = scale0[p], scale0[p + 1], scale0[p + 2], scale0[p + 3]
-        b0, b1, b2, b3 = scale1[p], scale1[p + 1], scale1[p + 2], scale1[p + 3]
-        v0, v1, v2, v3 = values[p], values[p + 1], values[p + 2], values[p + 3]
-        for q in range(columns):
-            target0[q] += a0 * v0[q] + a1 * v1[q] + a2 * v2[q] + a3 * v3[q]
-            target1[q] += b0 * v0[q] + b1 * v1[q] + b2 * v2[q] + b3 * v3[q]
-    for p in range(whole, rows):
-        for q in range(columns):
-            target0[q] += scale0[p] * values[p, q]
-            target1[q] += scale1[p] * values[p, q]
+    for q in range(0, values.shape[1], LANES):
+        total0, total1, total2, total3 = load(target0, q), load(target1, q), load(target2, q), load(target3, q)
+        for p in range(values.shape[0]):
+            row = load(values[p], q)
+            total0 = multiply_add(scale0[p], row, total0)
+            total1 = multiply_add(scale1[p], row, total1)
+            total2 = multiply_add(scale2[p], row, total2)
+            total3 = multiply_add(scale3[p], row, total3)
+        store(target0, q, total0)
+        store(target1, q, total1)
+        store(target2, q, total2)
+        store(target3, q, total3)
 
 
 @device_function
-def active_rows(neighbours, start, stop, rows):
-    """Write the rows of ``[start, stop)`` that have a neighbour into ``rows``; return how many they are."""
+def active_pairs(seen, start, stop, sources, places):
+    """The rows of ``[start, stop)`` that see an input: ``sources`` gets the inputs, ``places`` the rows less ``start``.
+
+    Returns how many they are. What follows them, up to a whole block, repeats a source and goes to the place TILE.
+    """
     n = 0
     for row in range(start, stop):
-        rows[n] = row
-        n += neighbours[row] >= 0
+        sources[n] = seen[row]
+        places[n] = row - start
+        n += seen[row] >= 0
+    sources[n : n + BLOCK - 1] = sources[0]
+    places[n : n + BLOCK - 1] = TILE
     return n
 
 
 @Kernel
 def gather_multiply(start, stop, features, weight, table, out):
     """``out[m] = sum_k features[table[k, m]] @ weight[k]`` for output rows ``[start, stop)``."""
-    rows = np.empty(TILE + 1, np.int64)
-    spare = np.empty(out.shape[1], out.dtype)
+    sources, places = np.empty(TILE + BLOCK, np.int64), np.empty(TILE + BLOCK, np.int64)
+    total = np.empty((TILE + 1, out.shape[1]), out.dtype)  # nobody reads the last row
     for first in range(start, stop, TILE):
         last = min(first + TILE, stop)
-        out[first:last] = 0
+        total[:] = 0
         for k in range(table.shape[0]):
-            neighbours = table[k]
-            n = active_rows(neighbours, first, last, rows)
-            for j in range(0, n - 1, 2):
-                row0, row1 = rows[j], rows[j + 1]
-                add_products(out[row0], out[row1], features[neighbours[row0]], features[neighbours[row1]], weight[k])
-            if n % 2:
-                row = rows[n - 1]
-                scale = features[neighbours[row]]
-                add_products(out[row], spare, scale, scale, weight[k])
+            for j in range(0, active_pairs(table[k], first, last, sources, places), BLOCK):
+                to, at = places[j : j + BLOCK], sources[j : j + BLOCK]
+                add_products(
+                    total[to[0]], total[to[1]], total[to[2]], total[to[3]],
+                    features[at[0]], features[at[1]], features[at[2]], features[at[3]],
+                    weight[k],
+                )  # fmt: skip
+        out[first:last] = total[: last - first]
+
+
+@device_function
+def gather_pairs(features, grad, sources, places, scales, values):
+    """Copy the features of the sources into the columns of ``scales``, the gradients of the places into ``values``."""
+    for j in range(sources.shape[0]):
+        gradient, target = grad[places[j]], values[j]
+        for q in range(0, grad.shape[1], LANES):
+            store(target, q, load(gradient, q))
+        feature = features[sources[j]]
+        for i in range(features.shape[1]):
+            scales[i, j] = feature[i]
 
 
 @Kernel
 def weight_gradients(start, stop, chunk, features, grad, table, sums):
-    """``sums[c, k] = sum of outer(features[table[k, m]], grad[m])`` over the rows ``m`` of chunk ``c``."""
-    rows = np.empty(TILE + 1, np.int64)
-    scales = np.empty((features.shape[1] + 1, TILE), features.dtype)
+    """``sums[c, k] = sum of outer(features[table[k, m]], grad[m])`` over the rows ``m`` of chunk ``c``.
+
+    ``sums`` starts with zeros; its second last dimension is that of the features, filled up to whole blocks.
+    """
+    sources, places = np.empty(TILE + BLOCK, np.int64), np.empty(TILE + BLOCK, np.int64)
+    scales = np.zeros((sums.shape[2], TILE + LANES), features.dtype)  # rows a power of two apart would share cache sets
     values = np.empty((TILE, grad.shape[1]), grad.dtype)
-    spare = np.empty(grad.shape[1], grad.dtype)
-    channels = features.shape[1]
     for c in range(start, stop):
         for first in range(c * chunk, min((c + 1) * chunk, table.shape[1]), TILE):
             last = min(first + TILE, (c + 1) * chunk, table.shape[1])
             for k in range(table.shape[0]):
-                n = active_rows(table[k], first, last, rows)
-                for j in range(n):
-                    values[j] = grad[rows[j]]
-                    scales[:channels, j] = features[table[k, rows[j]]]
-                for i in range(0, channels - 1, 2):
-                    add_products(sums[c, k, i], sums[c, k, i + 1], scales[i, :n], scales[i + 1, :n], values[:n])
-                if channels % 2:
-                    i = channels - 1
-                    add_products(sums[c, k, i], spare, scales[i, :n], scales[i, :n], values[:n])
+                n = active_pairs(table[k], first, last, sources, places)
+                gather_pairs(features, grad[first:last], sources[:n], places[:n], scales, values)
+                total = sums[c, k]
+                for i in range(0, features.shape[1], BLOCK):
+                    add_products(
+                        total[i], total[i + 1], total[i + 2], total[i + 3],
+                        scales[i], scales[i + 1], scales[i + 2], scales[i + 3],
+                        values[:n],
+                    )  # fmt: skip
