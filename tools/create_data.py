@@ -29,36 +29,42 @@ def kitti(given: argparse.Namespace) -> str:
     return f"{table}\nwritten to {given.save_path or given.data_path}"
 
 
-def simulate_options(frames: int, what: str) -> Callable[[argparse.ArgumentParser], None]:
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--frames", type=int, default=frames, help=f"number of {what}, default {frames}")
-        parser.add_argument("--out", type=Path, required=True, help="folder to write")
-        parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal files, default 0")
+def output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal files, default 0")
 
-    return add
+
+def simulate_kitti_options(parser: argparse.ArgumentParser) -> None:
+    output_options(parser)
+    parser.add_argument("--frames", type=int, default=200, help="default 200")
+    parser.add_argument("--val_fraction", type=float, default=0.2, help="share of held-out frames, default 0.2")
+    parser.add_argument("--workers", type=int, default=1, help="processes, default 1; the files do not depend on it")
 
 
 def simulate_kitti(given: argparse.Namespace) -> str:
     from pcdet.datasets.synthetic import simulate_kitti
 
-    simulate_kitti(given.out, given.frames, given.seed)
+    simulate_kitti(given.out, given.frames, given.seed, given.val_fraction, workers=given.workers)
     return f"{given.frames} simulated frames in KITTI's layout are in {given.out}"
+
+
+def simulate_modelnet_options(parser: argparse.ArgumentParser) -> None:
+    output_options(parser)
+    parser.add_argument("--per_class", type=int, default=100, help="shapes of each class, default 100")
 
 
 def simulate_modelnet(given: argparse.Namespace) -> str:
     from pcdet.datasets.synthetic import simulate_modelnet
 
-    simulate_modelnet(given.out, given.frames, given.seed)
-    return f"simulated shapes, {given.frames} a class, in ModelNet's layout are in {given.out}"
+    simulate_modelnet(given.out, given.per_class, given.seed)
+    return f"simulated shapes, {given.per_class} of each class, are in {given.out} in ModelNet's layout"
 
 
 COMMANDS = {
     "kitti": Command("infos and ground-truth database of a KITTI folder", kitti_options, kitti),
-    "simulate-kitti": Command(
-        "ray-cast LiDAR scenes in KITTI's layout", simulate_options(200, "frames"), simulate_kitti
-    ),
+    "simulate-kitti": Command("ray-cast LiDAR scenes in KITTI's layout", simulate_kitti_options, simulate_kitti),
     "simulate-modelnet": Command(
-        "sampled parametric shapes in ModelNet's layout", simulate_options(100, "shapes a class"), simulate_modelnet
+        "sampled parametric shapes in ModelNet's layout", simulate_modelnet_options, simulate_modelnet
     ),
 }
 

@@ -62,7 +62,6 @@ class GtSampling:
             c: n for c, n in parse_counts(sample_groups, "SAMPLE_GROUPS").items() if c in context.class_names
         }
         self.database = self.open_database(db_info_path, prepare or {}, num_point_features, database_with_fakelidar)
-        self._warned = False
 
     def open_database(
         self, files: Sequence[str], filters: PrepareSettings, num_point_features: int, fake_lidar: bool
@@ -117,15 +116,8 @@ class GtSampling:
         )
 
     def set_down(self, scene: Scene, boxes: np.ndarray) -> np.ndarray:
-        """The boxes at the height of the frame's ground. Frames without a plane keep theirs, with one warning."""
+        """The boxes at the height of the frame's ground; in a frame without a plane they keep their own."""
         if scene.road_plane is None or scene.calib is None:
-            if not self._warned:
-                self.context.logger.warning(
-                    "gt_sampling: frame %s has no road plane (USE_ROAD_PLANE): objects keep their own height in such "
-                    "frames",
-                    scene.frame_id,
-                )
-                self._warned = True
             return boxes
         out = boxes.copy()
         out[:, 2] = ground_height(boxes, scene.road_plane, scene.calib) + boxes[:, 5] / 2

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from pcdet.datasets.kitti.folder import KittiFolder, read_cloud
+from pcdet.datasets.clouds import read_cloud
+from pcdet.datasets.kitti.folder import KittiFolder
 from pcdet.ops.points_in_boxes import points_in_boxes_mask
 from pcdet.utils.files import write_pickle
 

@@ -65,14 +65,16 @@ class KittiFolder:
     def image_shape(self, split: str, frame_id: str, calib: Calibration) -> tuple[np.ndarray, bool]:
         """(2,) int32 height and width, and whether the image itself was there to ask.
 
-        Without an image the size is that of the KITTI camera with the calibration's focal length, or else 375 x 1242.
+        Without an image the size follows from the calibration: that of the KITTI camera with this focal length, or
+        else twice the principal point, which most cameras have near the centre; 375 x 1242 if that is not positive.
         """
         path = self.image_path(split, frame_id)
         if path.is_file():
             return np.array(png_shape(path), dtype=np.int32), True
-        focal = float(calib.P2[0, 0])
-        near = [shape for known, shape in _SHAPE_OF_CAMERA.items() if abs(known - focal) < 0.02]
-        return np.array(near[0] if near else DEFAULT_IMAGE_SHAPE, dtype=np.int32), False
+        return np.array(camera_image_shape(calib), dtype=np.int32), False
+
+    def plane_path(self, split: str, frame_id: str) -> Path:
+        return self.part(split) / "planes" / f"{frame_id}.txt"
 
     def road_plane(self, split: str, frame_id: str) -> np.ndarray | None:
         """(4,) float64 a b c d of the ground in the rectified camera frame, or ``None`` if there is no file.
@@ -80,7 +82,7 @@ class KittiFolder:
         The normal has length 1 and points up (the camera's y points down, so ``b`` is negative). Raises ``ValueError``
         naming the file and line of a malformed plane.
         """
-        path = self.part(split) / "planes" / f"{frame_id}.txt"
+        path = self.plane_path(split, frame_id)
         if not path.is_file():
             return None
         lines = path.read_text().splitlines()
@@ -95,6 +97,15 @@ class KittiFolder:
         return plane / np.linalg.norm(plane[:3])
 
 
+def camera_image_shape(calib: Calibration) -> tuple[int, int]:
+    """Height and width of a camera's image, judged by its calibration."""
+    for focal, shape in _SHAPE_OF_CAMERA.items():
+        if abs(focal - float(calib.P2[0, 0])) < 0.02:
+            return shape
+    width, height = (round(2 * float(v)) for v in calib.P2[:2, 2])
+    return (height, width) if height > 0 and width > 0 else DEFAULT_IMAGE_SHAPE
+
+
 def png_shape(path: Path) -> tuple[int, int]:
     """Height and width from a PNG's header, without decoding it. Raises ``ValueError`` if it is not a PNG."""
     with open(path, "rb") as file:
@@ -105,52 +116,9 @@ def png_shape(path: Path) -> tuple[int, int]:
     return height, width
 
 
-def read_cloud(path: str | Path, num_features: int = len(POINT_FEATURES)) -> tuple[np.ndarray, int]:
-    """(N, C) float32 points of a ``.bin`` file, and how many were dropped because a value was NaN or infinite.
-
-    Raises ``FileNotFoundError``, or ``ValueError`` naming the file and the remainder where its size does not fit.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"The point cloud {path} is missing")
-    size, row = path.stat().st_size, 4 * num_features
-    if size % row:
-        raise ValueError(
-            f"{path} has {size} bytes, which is {size % row} more than a multiple of {row} "
-            f"({num_features} float32 a point): it is damaged or has another number of values a point"
-        )
-    points = np.fromfile(path, dtype=np.float32).reshape(-1, num_features)
-    finite = np.isfinite(points).all(axis=1)
-    dropped = int(len(points) - finite.sum())
-    return (points[finite] if dropped else points), dropped
-
-
 def in_camera_view(points: np.ndarray, calib: Calibration, image_shape: np.ndarray) -> np.ndarray:
     """(N, 3+) LiDAR points -> (N,) bool: in front of the camera and inside the image."""
     pixels, depth = calib.lidar_to_image(points)
     height, width = image_shape
     u, v = pixels[:, 0], pixels[:, 1]
     return (u >= 0) & (u < width) & (v >= 0) & (v < height) & (depth >= 0)
-
-
-def cloud_doubts(points: np.ndarray) -> list[str]:
-    """What is odd about (N, 4) points that should be x y z intensity in metres and [0, 1]; usually nothing."""
-    if len(points) == 0:
-        return []
-    doubts = []
-    low, high = float(points[:, 3].min()), float(points[:, 3].max())
-    if high > 1.001 or low < -0.001:
-        doubts.append(
-            f"intensity runs from {low:g} to {high:g}, but models of KITTI expect 0 to 1: set INTENSITY_SCALE, "
-            f"for example {1 / max(abs(low), high):.3g}"
-        )
-    elif high == low:
-        doubts.append(f"intensity is {low:g} everywhere, so it was probably not recorded; it is used as it is")
-    low, high = np.quantile(points[:, :3], (0.05, 0.95), axis=0)  # (3,) each
-    if (high - low)[2] > 0.5 * (high - low)[:2].max() or np.abs(points[:, :3]).max() > 1000:
-        extents = ", ".join(f"{v:.3g}" for v in high - low)
-        doubts.append(
-            f"nine tenths of the points spread over {extents} m along x, y, z, and the farthest lie at "
-            f"{np.abs(points[:, :3]).max():.3g} m: has the file another number of values a point?"
-        )
-    return doubts

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from pcdet.datasets.clouds import read_cloud
 from pcdet.datasets.kitti.database import write_database
-from pcdet.datasets.kitti.folder import POINT_FEATURES, SPLITS, KittiFolder, in_camera_view, read_cloud
+from pcdet.datasets.kitti.folder import POINT_FEATURES, SPLITS, KittiFolder, in_camera_view
 from pcdet.datasets.kitti.labels import DIFFICULTIES, DONT_CARE, camera_boxes, read_labels, to_annos, without_dont_care
 from pcdet.ops.points_in_boxes import points_in_boxes_mask
 from pcdet.structures.boxes import boxes_from_kitti_camera

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from pcdet.datasets import DATASETS
+from pcdet.datasets.clouds import cloud_doubts, read_cloud
 from pcdet.datasets.dataset import SceneDataset, find_data_path
-from pcdet.datasets.kitti.folder import POINT_FEATURES, KittiFolder, cloud_doubts, in_camera_view, read_cloud
+from pcdet.datasets.kitti.folder import POINT_FEATURES, KittiFolder, in_camera_view
 from pcdet.datasets.kitti.infos import calib_from_info, create_infos
 from pcdet.datasets.kitti.labels import camera_boxes, without_dont_care
 from pcdet.datasets.kitti.results import detections_to_annos, write_results
@@ -108,6 +109,7 @@ class KittiDataset(SceneDataset):
         self._warned: set[str] = set()
         if training:
             self.require_objects()
+        self.look_at_inputs()
 
     def read_infos(self, files: Sequence[str]) -> list[dict[str, Any]]:
         """The infos of all files, in order."""
@@ -136,6 +138,22 @@ class KittiDataset(SceneDataset):
             f"{list(self.class_names)}. Check CLASS_NAMES, or set KEEP_EMPTY True to train on empty scenes"
         )
 
+    def look_at_inputs(self) -> None:
+        """Say here, once, what loader processes would say again and again: odd points, absent road planes."""
+        frames = [str(info["point_cloud"]["lidar_idx"]) for info in self.infos]
+        for doubt in cloud_doubts(self.load_points(frames[0])):
+            self.logger.warning("%s: %s", self.folder.cloud_path(self.split, frames[0]), doubt)
+        if any(getattr(augment, "use_road_plane", False) for augment in self.augmentors):
+            bare = [f for f in frames if not self.folder.plane_path(self.split, f).is_file()]
+            if bare:
+                self.logger.warning(
+                    "USE_ROAD_PLANE: %d of %d frames, such as %s, have no road plane: pasted objects keep their own "
+                    "height there",
+                    len(bare),
+                    len(frames),
+                    bare[0],
+                )
+
     def __len__(self) -> int:
         return len(self.infos)
 
@@ -161,17 +179,13 @@ class KittiDataset(SceneDataset):
         return scene.with_(gt_boxes=boxes.astype(np.float32), gt_names=annos["name"], road_plane=plane)
 
     def load_points(self, frame_id: str) -> np.ndarray:
-        """(N, C) float32 points of a frame, in the columns of ``src_feature_list``. Odd clouds cause one warning."""
+        """(N, C) float32 points of a frame, in the columns of ``src_feature_list``."""
         path = self.folder.cloud_path(self.split, frame_id)
         points, dropped = read_cloud(path)
         if dropped:
             self.warn_once("dropped", f"{path}: {dropped} points are NaN or infinite and were dropped, as in others")
         if self.intensity_scale != 1.0:
             points[:, 3] *= self.intensity_scale
-        if "doubts" not in self._warned:
-            self._warned.add("doubts")
-            for doubt in cloud_doubts(points):
-                self.logger.warning("%s: %s", path, doubt)
         if self.source_features != POINT_FEATURES:
             points = points[:, [POINT_FEATURES.index(name) for name in self.source_features]]
         return points

@@ -5,7 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from pcdet.datasets.kitti.folder import KittiFolder, cloud_doubts, in_camera_view, png_shape, read_cloud
+from pcdet.datasets.clouds import cloud_doubts, read_cloud
+from pcdet.datasets.kitti.folder import KittiFolder, in_camera_view, png_shape
 from pcdet.structures.calibration import Calibration
 
 
@@ -72,7 +73,9 @@ def test_the_image_size_comes_from_the_image_or_else_the_camera(tmp_path):
     folder = KittiFolder(tmp_path)
     shape, found = folder.image_shape("train", "000001", calib(707.0493))
     assert shape.tolist() == [370, 1224] and shape.dtype == np.int32 and not found
-    assert folder.image_shape("train", "000001", calib(500.0))[0].tolist() == [375, 1242]
+    assert folder.image_shape("train", "000001", calib(500.0))[0].tolist() == [360, 1200]
+    nowhere = Calibration(np.zeros((3, 4), np.float32), np.eye(3, dtype=np.float32), np.zeros((3, 4), np.float32))
+    assert folder.image_shape("train", "000001", nowhere)[0].tolist() == [375, 1242]
     image = folder.image_path("train", "000001")
     image.parent.mkdir(parents=True)
     image.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 33, 22))

@@ -111,6 +111,15 @@ def test_c3_scenes_without_points_keep_their_place_in_the_batch(which, small_kit
     assert (batch["gt_boxes"][which] == 0).all()
 
 
+def test_c11_absent_road_planes_are_one_warning_and_training_goes_on(small_kitti, data_settings, caplog):
+    """One of three frames has no plane."""
+    with caplog.at_level(logging.WARNING, logger="pcdet"):
+        data = build(data_settings, small_kitti)
+        assert len(data[2]["gt_boxes"]) >= 2
+        data[2]
+    assert [r.message.startswith("USE_ROAD_PLANE: 1 of 3 frames, such as 000004") for r in caplog.records] == [True]
+
+
 @pytest.mark.parametrize("frames", [1, 3])
 def test_c4_no_wanted_class_at_all_stops_before_training(frames, kitti_tree, data_settings):
     van = ("Van", np.array([20, 0, -0.6, 5.0, 2.0, 2.2, 0.0]))
@@ -145,8 +154,8 @@ def test_b15_points_that_are_not_finite_never_reach_an_item(kitti_tree, data_set
     points = np.fromfile(path, np.float32).reshape(-1, 4)
     points[:3, 0], points[3, 2], points[4, 3] = np.nan, np.inf, np.nan
     points.tofile(path)
-    data = build(without_augmentation(data_settings), kitti_tree.root)
     with caplog.at_level(logging.WARNING, logger="pcdet"):
+        data = build(without_augmentation(data_settings), kitti_tree.root)
         item = data[0]
         data[0]
     assert np.isfinite(item["points"]).all() and np.isfinite(item["voxels"]).all()
@@ -165,7 +174,7 @@ def test_b14_intensity_is_scaled_on_request_and_doubted_otherwise(kitti_tree, da
     original = build(settings, kitti_tree.root)[0]["points"]
     (points * np.float32([1, 1, 1, 255])).tofile(path)
     with caplog.at_level(logging.WARNING, logger="pcdet"):
-        build(settings, kitti_tree.root)[0]
+        build(settings, kitti_tree.root)
     assert any("INTENSITY_SCALE" in r.message for r in caplog.records)
     caplog.clear()
     scaled = build({**settings, "INTENSITY_SCALE": 1 / 255}, kitti_tree.root)[0]["points"]

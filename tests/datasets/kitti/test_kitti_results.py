@@ -1,6 +1,8 @@
 """Detections in KITTI's terms."""
 
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -105,3 +107,33 @@ def test_training_on_a_split_without_labels_is_refused(small_kitti, data_setting
     settings = {**data_settings, "INFO_PATH": {"train": ["kitti_infos_test.pkl"], "test": []}}
     with pytest.raises(ValueError, match="frame 000000 of 'train' has no labels"):
         build_dataset(settings, CLASSES, training=True, root=small_kitti)
+
+
+def test_the_metric_is_given_truths_and_results_of_the_same_frames(small_kitti, data_settings, monkeypatch):
+    """Whatever the order in which results come in."""
+    given = {}
+
+    def evaluate(truths, results, class_names):
+        given.update(truths=truths, results=results, class_names=class_names)
+        return "report"
+
+    monkeypatch.setitem(sys.modules, "pcdet.evaluation.kitti", types.SimpleNamespace(evaluate=evaluate))
+    data = build_dataset(data_settings, CLASSES, training=False, root=small_kitti)
+    results = data.to_results(data.collate([data[i] for i in range(2)]), [detections(1), detections()])
+    assert data.evaluate(results[::-1]) == "report"
+    assert [r["frame_id"] for r in given["results"]] == ["000002", "000005"]
+    assert [t["name"].tolist() for t in given["truths"]] == [["Car"], ["DontCare"]]
+    assert list(given["class_names"]) == CLASSES
+
+
+def test_perfect_detections_are_scored_by_the_metric(small_kitti, data_settings):
+    pytest.importorskip("pcdet.evaluation.kitti")
+    data = build_dataset(data_settings, CLASSES, training=False, root=small_kitti)
+    batch = data.collate([data[i] for i in range(2)])
+    found = [
+        Detections(boxes[:, :7], torch.ones(len(boxes)), boxes[:, 7].long())
+        for boxes in (b[b[:, 7] > 0] for b in batch["gt_boxes"])
+    ]
+    report = data.evaluate(data.to_results(batch, found))
+    assert "Car" in report.text and report.metrics
+    assert all(np.isfinite(v) for v in report.metrics.values())
