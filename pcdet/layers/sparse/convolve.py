@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pcdet.layers.sparse import cpu, reference
+from pcdet.layers.sparse.backend import backend
 from pcdet.layers.sparse.rulebook import Rulebook
 
 
@@ -32,34 +32,18 @@ class _SparseProduct(torch.autograd.Function):
         ctx.save_for_backward(features, weight)
         ctx.rulebook, ctx.inverse = rulebook, inverse
         matrices = weight.flatten(1, -2).permute(1, 2, 0)  # (K, I, O)
-        return _product(features, matrices, rulebook, inverse)
+        return backend(features).product(features, matrices, rulebook, inverse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         features, weight = ctx.saved_tensors
+        make = backend(features)
         grad_features = grad_weight = None
         if ctx.needs_input_grad[0]:
             matrices = weight.flatten(1, -2).transpose(0, 1)  # (K, O, I)
-            grad_features = _product(grad, matrices, ctx.rulebook, not ctx.inverse)
+            grad_features = make.product(grad, matrices, ctx.rulebook, not ctx.inverse)
         if ctx.needs_input_grad[1]:
-            by_offset = _weight_gradient(features, grad, ctx.rulebook, ctx.inverse)  # (K, I, O)
+            by_offset = make.product_gradient(features, grad, ctx.rulebook, ctx.inverse)  # (K, I, O)
             grad_weight = by_offset.permute(2, 0, 1).reshape(weight.shape)
         return grad_features, grad_weight, None, None
-
-
-def _product(features: Tensor, matrices: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
-    if features.device.type == "cpu":
-        return cpu.gather_multiply(features, matrices, rulebook.reverse if inverse else rulebook.table)
-    length = len(rulebook.inputs if inverse else rulebook.outputs)
-    return reference.gather_multiply(features, matrices, _pairs(rulebook, inverse), length)
-
-
-def _weight_gradient(features: Tensor, grad: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
-    if features.device.type == "cpu":
-        return cpu.weight_gradient(features, grad, rulebook.reverse if inverse else rulebook.table)
-    return reference.weight_gradient(features, grad, _pairs(rulebook, inverse))
-
-
-def _pairs(rulebook: Rulebook, inverse: bool) -> reference.Pairs:
-    return [(o, i) for i, o in rulebook.pairs] if inverse else rulebook.pairs

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pcdet.layers.sparse import kernels
 from pcdet.layers.sparse.reference import sites_from_keys
+from pcdet.layers.sparse.rulebook import Rulebook
 from pcdet.layers.sparse.sites import Geometry, Sites
 from pcdet.ops.threads import parallel_for
 
@@ -47,6 +48,16 @@ def reverse_table(table: Tensor, length: int) -> Tensor:
     reverse = table.new_empty(table.shape[0], length)
     parallel_for(kernels.reverse_offsets, len(table), table.numpy(), reverse.numpy())
     return reverse
+
+
+def product(features: Tensor, weight: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
+    """Features along a rulebook, or backwards along it, times the weight of each offset. (N, I), (K, I, O) -> (M, O)"""
+    return gather_multiply(features, weight, rulebook.reverse if inverse else rulebook.table)
+
+
+def product_gradient(features: Tensor, grad: Tensor, rulebook: Rulebook, inverse: bool) -> Tensor:
+    """Gradient of :func:`product` by its weight. (N, I), (M, O) -> (K, I, O)"""
+    return weight_gradient(features, grad, rulebook.reverse if inverse else rulebook.table)
 
 
 def gather_multiply(features: Tensor, weight: Tensor, table: Tensor) -> Tensor:

@@ -1,9 +1,14 @@
 """Sparse convolution in plain torch, on any device: the readable twin of the CPU kernels, and the fallback on a GPU."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from pcdet.layers.sparse.sites import Geometry, Sites
+
+if TYPE_CHECKING:
+    from pcdet.layers.sparse.rulebook import Rulebook
 
 Pairs = list[tuple[Tensor, Tensor]]  # for each kernel offset: input rows, output rows, both (P_k,) int64
 
@@ -67,20 +72,36 @@ def table_pairs(table: Tensor) -> Pairs:
     return pairs
 
 
+def product(features: Tensor, weight: Tensor, rulebook: "Rulebook", inverse: bool) -> Tensor:
+    """Features along a rulebook, or backwards along it, times the weight of each offset. (N, I), (K, I, O) -> (M, O)"""
+    length = len(rulebook.inputs if inverse else rulebook.outputs)
+    return gather_multiply(features, weight, _directed(rulebook, inverse), length)
+
+
+def product_gradient(features: Tensor, grad: Tensor, rulebook: "Rulebook", inverse: bool) -> Tensor:
+    """Gradient of :func:`product` by its weight. (N, I), (M, O) -> (K, I, O)"""
+    return weight_gradient(features, grad, _directed(rulebook, inverse))
+
+
 def gather_multiply(features: Tensor, weight: Tensor, pairs: Pairs, length: int) -> Tensor:
     """Sum over the offsets of ``features[inputs] @ weight[k]``, added at the output rows.
 
     (N, I), (K, I, O) -> (length, O). No row occurs twice within an offset, so the order of the sums is fixed.
     """
-    out = features.new_zeros(length, weight.shape[2])
+    wide = torch.promote_types(features.dtype, torch.float32)  # half-precision sums would lose digits
+    total = torch.zeros(length, weight.shape[2], dtype=wide, device=features.device)
     for matrix, (inputs, outputs) in zip(weight, pairs, strict=True):
-        out.index_add_(0, outputs, features.index_select(0, inputs) @ matrix)
-    return out
+        total.index_add_(0, outputs, (features.index_select(0, inputs) @ matrix).to(wide))
+    return total.to(features.dtype)
 
 
 def weight_gradient(features: Tensor, grad: Tensor, pairs: Pairs) -> Tensor:
     """Gradient of :func:`gather_multiply` by its weight. (N, I), (M, O) -> (K, I, O)"""
     return torch.stack([features.index_select(0, i).T @ grad.index_select(0, o) for i, o in pairs])
+
+
+def _directed(rulebook: "Rulebook", inverse: bool) -> Pairs:
+    return [(o, i) for i, o in rulebook.pairs] if inverse else rulebook.pairs
 
 
 def _number(scene: Tensor, cell: Tensor, spatial_shape: tuple[int, ...]) -> Tensor:

@@ -1,11 +1,11 @@
 """Which input site meets which output site under which kernel offset: computed once, used by many layers."""
 
 from functools import cached_property
-from types import ModuleType
 
 from torch import Tensor
 
-from pcdet.layers.sparse import cpu, reference
+from pcdet.layers.sparse.backend import backend
+from pcdet.layers.sparse.reference import Pairs, table_pairs
 from pcdet.layers.sparse.sites import Geometry, Sites
 
 
@@ -26,12 +26,12 @@ class Rulebook:
         """The same pairs seen from the input: ``reverse[k, n]`` is an output row, or -1. (K, N) int32"""
         if self.geometry.subm:  # if a sees b through an offset, b sees a through the opposite one
             return self.table.flip(0)
-        return _twin(self.table).reverse_table(self.table, len(self.inputs))
+        return backend(self.table).reverse_table(self.table, len(self.inputs))
 
     @cached_property
-    def pairs(self) -> reference.Pairs:
+    def pairs(self) -> Pairs:
         """For each offset the input rows and the output rows that meet, both (P_k,) int64, by output row."""
-        return reference.table_pairs(self.table)
+        return table_pairs(self.table)
 
 
 def build_rulebook(inputs: Sites, geometry: Geometry) -> Rulebook:
@@ -40,10 +40,6 @@ def build_rulebook(inputs: Sites, geometry: Geometry) -> Rulebook:
     Output sites of a submanifold convolution are its input sites, in their order. Those of any other convolution are
     all sites whose receptive field holds an active input, sorted by (scene, z, y, x).
     """
-    make = _twin(inputs.indices)
+    make = backend(inputs.indices)
     outputs = inputs if geometry.subm else make.output_sites(inputs, geometry)
     return Rulebook(geometry, inputs, outputs, make.neighbour_table(inputs, outputs, geometry))
-
-
-def _twin(tensor: Tensor) -> ModuleType:
-    return cpu if tensor.device.type == "cpu" else reference
