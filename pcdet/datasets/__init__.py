@@ -15,6 +15,7 @@ DATASETS = Registry("dataset")
 _HOMES = {
     "KittiDataset": "pcdet.datasets.kitti.kitti_dataset",
     "ModelNetDataset": "pcdet.datasets.modelnet.modelnet_dataset",
+    "ObjectCropsDataset": "pcdet.datasets.modelnet.object_crops",
 }
 
 

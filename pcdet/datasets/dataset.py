@@ -1,5 +1,6 @@
 """The flow of a detection item: load, augment, process, collate."""
 
+import abc
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def find_data_path(data_path: str | Path) -> Path:
     raise FileNotFoundError(f"The data folder '{data_path}' (DATA_PATH) is not found. Tried:{places}")
 
 
-class SceneDataset(Dataset):
+class SceneDataset(Dataset, abc.ABC):
     """A data set of labelled point clouds. A subclass says how many scenes there are and loads one.
 
     Item ``i`` of epoch ``e`` draws from ``np.random.default_rng([seed, e, i])``, so that an item depends on neither
@@ -94,12 +95,12 @@ class SceneDataset(Dataset):
         """Draw other random numbers from now on. In evaluation the draws stay those of epoch 0."""
         self.epoch = epoch if self.training else 0
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
 
+    @abc.abstractmethod
     def load_scene(self, index: int) -> Scene:
         """Scene ``index`` as it is on disk, with the labels that can be learned from."""
-        raise NotImplementedError
 
     def allows_empty(self) -> bool:
         """May a training scene be without wanted boxes? Otherwise another one takes its place."""
@@ -127,6 +128,7 @@ class SceneDataset(Dataset):
         )
 
     def is_usable(self, item: Item) -> bool:
+        """Can this item be trained on? In evaluation every item is used."""
         if not self.training or self.allows_empty():
             return True
         return len(item["gt_boxes"]) > 0 and len(item["points"]) > 0

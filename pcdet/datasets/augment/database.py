@@ -10,7 +10,7 @@ from pcdet.datasets.augment.registry import AugmentContext
 from pcdet.structures.boxes import wrap_angle
 from pcdet.utils.files import read_pickle
 
-CACHED_OBJECTS = 20000  # clouds of objects kept in memory; KITTI's database has about as many, 0.2 GB in all
+CACHED_OBJECTS = 20000  # clouds of objects kept in memory; KITTI's database has about as many, 0.1 GB in all
 
 Rows = list[dict[str, Any]]
 
@@ -54,7 +54,7 @@ def filter_by_difficulty(index: dict[str, Rows], levels: Sequence[int]) -> dict[
 FILTERS = {"filter_by_min_points": filter_by_min_points, "filter_by_difficulty": filter_by_difficulty}
 
 
-def prepare(index: dict[str, Rows], settings: Mapping[str, Any], context: AugmentContext) -> dict[str, Rows]:
+def apply_filters(index: dict[str, Rows], settings: Mapping[str, Any], context: AugmentContext) -> dict[str, Rows]:
     """Apply the filters of PREPARE in their order, and say how many objects each leaves."""
     for name, argument in settings.items():
         if name not in FILTERS:

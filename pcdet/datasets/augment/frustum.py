@@ -51,11 +51,12 @@ class RandomWorldFrustumDropout:
 
     @staticmethod
     def drop(scene: Scene, side: str, share: float) -> Scene:
+        """The scene without the outer ``share`` of its points' extent towards ``side``."""
+        if share == 0:
+            return scene
         column, sign = SIDES[side]
         along = sign * scene.points[:, column]  # (N,)
         limit = along.max() - share * (along.max() - along.min())
-        if share == 0:
-            return scene
         scene = scene.with_(points=scene.points[along < limit])
         return select_boxes(scene, sign * scene.gt_boxes[:, column] < limit)
 

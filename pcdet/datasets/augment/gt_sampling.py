@@ -1,4 +1,4 @@
-"""Pasting labelled objects of other frames into a scene (SECOND, Yan et al. 2018, sec. 3.2.1)."""
+"""Pasting labelled objects of other frames into a scene (SECOND, Yan et al. 2018)."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -6,7 +6,7 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from pcdet.datasets.augment.database import ObjectDatabase, parse_counts, prepare, read_index
+from pcdet.datasets.augment.database import ObjectDatabase, apply_filters, parse_counts, read_index
 from pcdet.datasets.augment.registry import AUGMENTS, AugmentContext
 from pcdet.ops.iou3d import boxes_iou_bev
 from pcdet.ops.points_in_boxes import points_in_boxes_mask
@@ -66,7 +66,8 @@ class GtSampling:
     def open_database(
         self, files: Sequence[str], filters: PrepareSettings, num_point_features: int, fake_lidar: bool
     ) -> ObjectDatabase:
-        index = prepare(read_index(self.context, files), filters, self.context)
+        """Read and filter the index; each wanted class without objects is one warning."""
+        index = apply_filters(read_index(self.context, files), filters, self.context)
         for name in self.wanted:
             if not index.get(name):
                 self.context.logger.warning("gt_sampling: no %s is left in the database, none will be pasted", name)

@@ -3,6 +3,7 @@
 A point in two boxes moves with both, one after the other.
 """
 
+import abc
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,14 +15,15 @@ from pcdet.structures.boxes import rotate_z, wrap_angle
 from pcdet.structures.scene import Scene
 
 
-class LocalAugment:
+class LocalAugment(abc.ABC):
     """Calls ``change(points, box, rng)`` for every object of a scene, with its points (n, C) and its box (7,).
 
-    A subclass changes both in place; they are copies.
+    What is changed in place are copies.
     """
 
+    @abc.abstractmethod
     def change(self, points: np.ndarray, box: np.ndarray, rng: np.random.Generator) -> None:
-        raise NotImplementedError
+        """Change one object's points (n, C) and box (7,) in place."""
 
     def __call__(self, scene: Scene, rng: np.random.Generator) -> Scene:
         points, boxes = scene.points.copy(), scene.gt_boxes.copy()
@@ -41,6 +43,7 @@ class RandomLocalRotation(LocalAugment):
         self.angles = number_pair(local_rot_angle, "random_local_rotation: LOCAL_ROT_ANGLE")
 
     def change(self, points: np.ndarray, box: np.ndarray, rng: np.random.Generator) -> None:
+        """Turn about the box's centre."""
         angle = rng.uniform(*self.angles)
         points[:, :3] = rotate_z(points[:, :3] - box[:3], angle) + box[:3]
         box[6] = wrap_angle(box[6] + angle)
@@ -56,6 +59,7 @@ class RandomLocalScaling(LocalAugment):
             raise ValueError(f"random_local_scaling: LOCAL_SCALE_RANGE should be positive, got {self.factors}")
 
     def change(self, points: np.ndarray, box: np.ndarray, rng: np.random.Generator) -> None:
+        """Scale about the box's centre."""
         factor = rng.uniform(*self.factors)
         points[:, :3] = (points[:, :3] - box[:3]) * factor + box[:3]
         box[3:6] *= factor
@@ -79,6 +83,7 @@ class RandomLocalTranslation(LocalAugment):
         self.columns = ["xyz".index(axis) for axis in along_axis_list]
 
     def change(self, points: np.ndarray, box: np.ndarray, rng: np.random.Generator) -> None:
+        """Move along each axis."""
         for column in self.columns:
             offset = rng.uniform(*self.offsets)
             points[:, column] += offset

@@ -1,4 +1,4 @@
-"""Shape-aware augmentation of objects (SE-SSD, Zheng et al. 2021, sec. 3.4).
+"""Shape-aware augmentation of objects (SE-SSD, Zheng et al. 2021).
 
 The six pyramids that a box's centre forms with its faces are the parts of an object. In coordinates scaled so that the
 box is the cube [-1, 1]^3, a point belongs to the pyramid of the face whose axis its largest coordinate is on.
@@ -91,6 +91,7 @@ class RandomLocalPyramidAug:
         return owner, pyramid
 
     def drop(self, cells: dict, keep: np.ndarray, free: np.ndarray, rng: np.random.Generator) -> None:
+        """Take one pyramid of every object out of ``keep``, each with ``drop_prob``."""
         for m in range(len(free)):
             p = int(rng.integers(NUM_PYRAMIDS))
             if rng.random() < self.drop_prob:
@@ -98,6 +99,7 @@ class RandomLocalPyramidAug:
                 free[m, p] = False
 
     def sparsify(self, cells: dict, keep: np.ndarray, free: np.ndarray, rng: np.random.Generator) -> None:
+        """Take the surplus points of crowded pyramids out of ``keep``."""
         for m, p in self.crowded(cells, free, self.sparsify_max_num):
             if rng.random() < self.sparsify_prob:
                 surplus = len(cells[m, p]) - self.sparsify_max_num
@@ -127,6 +129,7 @@ class RandomLocalPyramidAug:
 
     @staticmethod
     def crowded(cells: dict, free: np.ndarray, limit: int) -> list[tuple[int, int]]:
+        """The (box, pyramid) pairs that are not changed yet and hold more than ``limit`` points."""
         return [key for key, rows in cells.items() if free[key] and len(rows) > limit]
 
 

@@ -45,6 +45,8 @@ def swap_folder(fresh: Path, place: Path) -> None:
     if place.exists():
         place.rename(old)
     fresh.rename(place)
+    if old.is_symlink():
+        old.unlink()  # a linked folder is no longer used, but not ours to empty
     shutil.rmtree(old, ignore_errors=True)
 
 

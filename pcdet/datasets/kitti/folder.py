@@ -33,6 +33,7 @@ class KittiFolder:
         return self.root / ("testing" if split == "test" else "training")
 
     def split_file(self, split: str) -> Path:
+        """The list of a split's frames."""
         return self.root / "ImageSets" / f"{split}.txt"
 
     def frame_ids(self, split: str) -> list[str]:
@@ -51,15 +52,19 @@ class KittiFolder:
         return list(seen)
 
     def cloud_path(self, split: str, frame_id: str) -> Path:
+        """float32 x y z intensity, one row a point."""
         return self.part(split) / "velodyne" / f"{frame_id}.bin"
 
     def label_path(self, split: str, frame_id: str) -> Path:
+        """One labelled object a line."""
         return self.part(split) / "label_2" / f"{frame_id}.txt"
 
     def calib(self, split: str, frame_id: str) -> Calibration:
+        """A frame's calibration. Raises as :meth:`Calibration.from_file`."""
         return Calibration.from_file(self.part(split) / "calib" / f"{frame_id}.txt")
 
     def image_path(self, split: str, frame_id: str) -> Path:
+        """The left colour image; it need not exist."""
         return self.part(split) / "image_2" / f"{frame_id}.png"
 
     def image_shape(self, split: str, frame_id: str, calib: Calibration) -> tuple[np.ndarray, bool]:
@@ -74,6 +79,7 @@ class KittiFolder:
         return np.array(camera_image_shape(calib), dtype=np.int32), False
 
     def plane_path(self, split: str, frame_id: str) -> Path:
+        """The ground plane; it need not exist."""
         return self.part(split) / "planes" / f"{frame_id}.txt"
 
     def road_plane(self, split: str, frame_id: str) -> np.ndarray | None:

@@ -158,6 +158,7 @@ class KittiDataset(SceneDataset):
         return len(self.infos)
 
     def allows_empty(self) -> bool:
+        """As ``keep_empty`` says."""
         return self.keep_empty
 
     def load_scene(self, index: int) -> Scene:
@@ -191,6 +192,7 @@ class KittiDataset(SceneDataset):
         return points
 
     def warn_once(self, kind: str, message: str) -> None:
+        """Log a warning unless one of its kind was logged before."""
         if kind not in self._warned:
             self._warned.add(kind)
             self.logger.warning("%s", message)
