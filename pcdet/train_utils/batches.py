@@ -1,0 +1,138 @@
+"""Which scenes form which batch, and the loaders that fetch them.
+
+The plan is a function of (seed, epoch) alone: neither the workers nor an interruption change it.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from pcdet.structures.batch import Batch
+from pcdet.utils import distributed as ranks
+
+
+class Step(NamedTuple):
+    """One optimiser step of an epoch: this rank's micro-batches, each a list of scene indices."""
+
+    epoch: int
+    number: int
+    batches: list[list[int]]
+
+
+class BatchPlan:
+    """This rank's part of every epoch.
+
+    The order of an epoch is a permutation, filled up to a multiple of the ranks by its own beginning so that all ranks
+    take equally many steps. The last batch of an epoch is dropped if it holds a single scene (BatchNorm cannot train
+    on one value per channel) unless batches have the size 1 or it is the only one.
+    """
+
+    def __init__(
+        self, length: int, batch_size: int, accumulation_steps: int = 1, *, seed: int, rank: int = 0, world: int = 1
+    ):
+        if length < 1:
+            raise ValueError("the training set is empty: 0 scenes")
+        self.length = length
+        self.batch_size = batch_size
+        self.accumulation_steps = accumulation_steps
+        self.seed = seed
+        self.rank = rank
+        self.world = world
+        self.scenes_per_rank = -(-length // world)
+        tail = self.scenes_per_rank % batch_size
+        self.drops_single = tail == 1 and self.scenes_per_rank > 1
+        self.batches_per_epoch = -(-self.scenes_per_rank // batch_size) - self.drops_single
+        self.steps_per_epoch = -(-self.batches_per_epoch // accumulation_steps)
+
+    @property
+    def samples_per_step(self) -> int:
+        """Scenes of a full step over all ranks."""
+        return self.batch_size * self.accumulation_steps * self.world
+
+    def micro_batches(self, number: int) -> int:
+        """How many micro-batches step ``number`` of an epoch has; the last may have fewer than the others."""
+        return min(self.accumulation_steps, self.batches_per_epoch - number * self.accumulation_steps)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Scene indices of this rank's batches in an epoch."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.length)
+        mine = np.resize(order, self.scenes_per_rank * self.world)[self.rank :: self.world].tolist()
+        cuts = range(0, self.batches_per_epoch * self.batch_size, self.batch_size)
+        return [mine[cut : cut + self.batch_size] for cut in cuts]
+
+    def steps(self, first_epoch: int, last_epoch: int, first_step: int = 0) -> Iterator[Step]:
+        """The steps from (``first_epoch``, ``first_step``) to the end of the epoch before ``last_epoch``."""
+        for epoch in range(first_epoch, last_epoch):
+            batches = self.batches(epoch)
+            for number in range(first_step if epoch == first_epoch else 0, self.steps_per_epoch):
+                cut = number * self.accumulation_steps
+                yield Step(epoch, number, batches[cut : cut + self.accumulation_steps])
+
+
+class EpochItems(Dataset):
+    """Items addressed by (epoch, index), so that workers which live through many epochs draw each epoch's numbers."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, index = key
+        self.dataset.set_epoch(epoch)
+        return self.dataset[index]
+
+
+class StepKeys:
+    """The items of many steps for a loader, micro-batch after micro-batch; made while they are asked for."""
+
+    def __init__(self, plan: BatchPlan, first_epoch: int, last_epoch: int, first_step: int):
+        self.plan = plan
+        self.bounds = (first_epoch, last_epoch, first_step)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for step in self.plan.steps(*self.bounds):
+            for batch in step.batches:
+                yield [(step.epoch, index) for index in batch]
+
+
+def training_loader(
+    dataset: Any,
+    plan: BatchPlan,
+    first_epoch: int,
+    last_epoch: int,
+    first_step: int,
+    workers: int,
+    device: torch.device,
+) -> DataLoader:
+    """The micro-batches of ``plan.steps(...)`` one after the other. Workers start once for all epochs."""
+    keys = StepKeys(plan, first_epoch, last_epoch, first_step)
+    return _loader(EpochItems(dataset), keys, dataset, workers, device)
+
+
+def evaluation_loader(dataset: Any, batch_size: int, workers: int, device: torch.device) -> DataLoader:
+    """This rank's scenes in the data set's order; no scene stands twice, so ranks may hold different numbers."""
+    mine = list(range(ranks.rank(), len(dataset), ranks.world_size()))
+    keys = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
+    return _loader(dataset, keys, dataset, workers, device)
+
+
+def _loader(items: Dataset, keys: Iterable[list[Any]], dataset: Any, workers: int, device: torch.device) -> DataLoader:
+    return DataLoader(
+        items,
+        batch_sampler=keys,
+        collate_fn=dataset.collate,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        # The loader draws a seed for its workers. Items have their own, so torch's generator is left alone.
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def describe_scenes(batch: Batch) -> str:
+    """Names of a batch's scenes for a message."""
+    return ", ".join(str(name) for name in batch.get("frame_id", ())) or "scenes without a name"

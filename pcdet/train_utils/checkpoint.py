@@ -1,0 +1,139 @@
+"""Checkpoint files: written whole or not at all, read as data."""
+
+import pickle
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pcdet.utils.files import atomic_open
+from pcdet.utils.logging import get_logger
+from pcdet.version import __version__
+
+LATEST = "latest_model.pth"
+VERSION = f"pcdet+{__version__}"
+_EPOCH_FILE = re.compile(r"checkpoint_epoch_(\d+)\.pth")
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint file that cannot be read."""
+
+
+def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint atomically. ``state`` holds tensors and plain types only."""
+    with atomic_open(path) as file:
+        torch.save(state, file)
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint, ours or OpenPCDet's, onto the CPU.
+
+    Tensors, plain types and NumPy's numbers are admitted (OpenPCDet's learning rates are NumPy scalars), nothing else.
+    Raises ``FileNotFoundError`` if it is absent and :class:`DamagedCheckpoint` if it is cut short or holds other
+    objects.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"The checkpoint {path} does not exist")
+    try:
+        with torch.serialization.safe_globals(_numpy_numbers()):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError, TypeError, pickle.UnpicklingError) as error:
+        raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint: {_first_line(error)}") from error
+    if not isinstance(checkpoint, dict):
+        raise DamagedCheckpoint(f"{path} holds a {type(checkpoint).__name__}, not a checkpoint")
+    return checkpoint
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _numpy_numbers() -> list[Any]:
+    """What pickles of NumPy scalars name; NumPy 1 and NumPy 2 call the same function differently."""
+    scalar = np.float64(0).__reduce__()[0]
+    types = [type(np.dtype(t)) for t in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")]
+    names = [f"{module}.multiarray.scalar" for module in ("numpy.core", "numpy._core")]
+    return [np.dtype, *types, *((scalar, name) for name in names)]
+
+
+def epoch_files(folder: Path) -> list[Path]:
+    """``checkpoint_epoch_N.pth`` of a folder, by rising N."""
+    found = [(int(m[1]), f) for f in folder.glob("*.pth") if (m := _EPOCH_FILE.fullmatch(f.name))]
+    return [f for _, f in sorted(found)]
+
+
+def epoch_of(path: str | Path) -> str:
+    """The epoch that a checkpoint's name tells (its last number), or ``no_number``."""
+    numbers = re.findall(r"\d+", Path(path).name)
+    return numbers[-1] if numbers else "no_number"
+
+
+def find_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint of a folder that has seen most steps; damaged files are passed over with a warning.
+
+    ``None`` if the folder holds no checkpoint. Raises ``DamagedCheckpoint`` if it holds some and none can be read.
+    """
+    files = epoch_files(folder)[::-1]
+    latest = [folder / LATEST] if (folder / LATEST).is_file() else []
+    if not files and not latest:
+        return None
+    found = [pair for pair in (next(_readable(files), None), next(_readable(latest), None)) if pair]
+    if not found:
+        raise DamagedCheckpoint(f"No checkpoint in {folder} can be read. To begin anew, add --no_resume")
+    return max(found, key=lambda pair: (pair[1].get("epoch", 0), pair[1].get("it", 0)))
+
+
+def _readable(files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for file in files:
+        try:
+            yield file, load_checkpoint(file)
+        except DamagedCheckpoint as error:
+            get_logger().warning("%s. It is passed over", error)
+
+
+class CheckpointKeeper:
+    """Writes a run's checkpoints and keeps the number of files in bounds."""
+
+    def __init__(self, folder: Path, *, max_kept: int = 30, seconds_between: float = 300.0):
+        if max_kept < 1:
+            raise ValueError(f"--max_ckpt_save_num is {max_kept}; at least 1 checkpoint is kept")
+        self.folder = folder
+        self.max_kept = max_kept
+        self.seconds_between = seconds_between
+        self._saved_at = time.monotonic()
+
+    def save_epoch(self, state: dict[str, Any]) -> Path:
+        """Write ``checkpoint_epoch_N.pth``; only then are the oldest beyond the limit removed."""
+        path = self.folder / f"checkpoint_epoch_{state['epoch']}.pth"
+        save_checkpoint(path, state)
+        self._saved_at = time.monotonic()
+        others = [f for f in epoch_files(self.folder) if f != path]
+        for old in others[: max(len(others) + 1 - self.max_kept, 0)]:
+            old.unlink()
+        return path
+
+    def is_due(self) -> bool:
+        """Is it time for ``latest_model.pth``?"""
+        return time.monotonic() - self._saved_at >= self.seconds_between
+
+    def save_latest(self, state: dict[str, Any]) -> Path:
+        """Write ``latest_model.pth``, which may stand for the middle of an epoch."""
+        path = self.folder / LATEST
+        save_checkpoint(path, state)
+        self._saved_at = time.monotonic()
+        return path
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Rename a folder of checkpoints so that a fresh run can use its name; nothing is deleted."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    number = 1
+    while (other := folder.with_name(f"{folder.name}_before_{number}")).exists():
+        number += 1
+    return folder.rename(other)

@@ -1,0 +1,100 @@
+"""Devices, seeds and the start of several processes."""
+
+import os
+import subprocess
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pcdet.utils import distributed as ranks
+from pcdet.utils.logging import get_logger
+
+
+def choose_device(name: str) -> torch.device:
+    """``cpu``, ``cuda`` or ``auto`` -> this process's device. Raises ``ValueError`` for ``cuda`` without one."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ValueError("--device cuda: torch sees no CUDA device here. Use --device cpu, or auto")
+    if name == "cpu" or not available:
+        return torch.device("cpu")
+    index = ranks.local_rank() % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def start_processes(launcher: str, tcp_port: int, device: str) -> None:
+    """Join the process group that ``launcher`` (none, pytorch, slurm) has started.
+
+    ``pytorch`` is torchrun or torch.distributed.launch, which choose the port themselves; ``tcp_port`` is for slurm.
+    GPUs talk through NCCL, CPUs through Gloo.
+    """
+    if launcher == "none":
+        return
+    if launcher == "slurm":
+        _slurm_environment(tcp_port)
+    missing = [k for k in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if k not in os.environ]
+    if missing:
+        raise ValueError(
+            f"--launcher pytorch: {', '.join(missing)} is not set. Start with "
+            "torchrun --nproc_per_node N tools/train.py --launcher pytorch ..., or tools/scripts/dist_train.sh N ..."
+        )
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        dist.init_process_group("nccl", device_id=chosen)
+    else:
+        dist.init_process_group("gloo")
+
+
+def _slurm_environment(tcp_port: int) -> None:
+    """What torch wants to know, from what slurm says."""
+    try:
+        task, tasks, nodes = (os.environ[f"SLURM_{k}"] for k in ("PROCID", "NTASKS", "NODELIST"))
+    except KeyError as error:
+        raise ValueError(f"--launcher slurm: {error.args[0]} is not set. Start with srun") from error
+    hosts = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
+    os.environ.update(
+        RANK=task,
+        WORLD_SIZE=tasks,
+        LOCAL_RANK=os.environ.get("SLURM_LOCALID", "0"),
+        MASTER_ADDR=hosts.stdout.split()[0],
+        MASTER_PORT=str(tcp_port),
+    )
+
+
+def stop_processes() -> None:
+    """Leave the process group, if there is one."""
+    if ranks.is_distributed():
+        dist.destroy_process_group()
+
+
+def seed_everything(seed: int, *stream: int) -> None:
+    """Seed torch's generators for one stream of draws, such as (rank, epoch, step)."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, *stream]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def be_deterministic() -> None:
+    """Make cuDNN choose the same algorithms every time."""
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def synchronize_norms(model: nn.Module, device: torch.device) -> nn.Module:
+    """BatchNorm over all ranks. One rank needs no change; torch has it for GPUs only, else ``ValueError``."""
+    if ranks.world_size() == 1:
+        get_logger().info("--sync_bn changes nothing with one process")
+        return model
+    if device.type != "cuda":
+        raise ValueError(
+            "--sync_bn: torch synchronises BatchNorm between GPUs only. Leave it out, or use --accumulation_steps"
+        )
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+
+def distribute(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model itself in a single process, else a wrapper that averages gradients over the ranks."""
+    if not ranks.is_distributed():
+        return model
+    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)

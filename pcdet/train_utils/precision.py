@@ -1,0 +1,61 @@
+"""Mixed precision: float16 with a loss scale on a GPU, bfloat16 on a CPU."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+
+class Precision:
+    """Runs the forward pass in the chosen precision and steps the optimiser if the gradients are finite.
+
+    ``dtype`` is ``None`` for full precision. Only float16 needs ``loss_scale``: its small gradients would vanish.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype | None = None, loss_scale: float = 65536.0):
+        self.device = device
+        self.dtype = dtype
+        self.scaler = GradScaler(device.type, init_scale=loss_scale, enabled=dtype == torch.float16)
+
+    @classmethod
+    def mixed(cls, device: torch.device, loss_scale: float) -> "Precision":
+        """What the device computes mixed precision in."""
+        return cls(device, torch.float16 if device.type == "cuda" else torch.bfloat16, loss_scale)
+
+    def autocast(self) -> AbstractContextManager:
+        """The context of the forward pass."""
+        return torch.autocast(self.device.type, dtype=self.dtype or torch.float32, enabled=self.dtype is not None)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of ``loss``, scaled where float16 needs it."""
+        self.scaler.scale(loss).backward()
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Bring the gradients to their true size, for clipping."""
+        self.scaler.unscale_(optimizer)
+
+    def tolerates_overflow(self) -> bool:
+        """Is a gradient that is not finite a matter of the loss scale?"""
+        return self.scaler.is_enabled()
+
+    def step(self, optimizer: Optimizer) -> bool:
+        """Step unless a scaled gradient overflowed. Returns whether the weights moved; if not, the scale is halved."""
+        if not self.scaler.is_enabled():
+            optimizer.step()
+            return True
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= before
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale and its counters; empty without one."""
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with a saved loss scale; one saved by a run without scale is passed over, and the reverse."""
+        if state and self.scaler.is_enabled():
+            self.scaler.load_state_dict(state)

@@ -1,0 +1,98 @@
+"""What the command lines share: options, errors for the reader, folders, building."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from pcdet.config import Config
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run a command; errors of the reader's configuration or data become one message and the status 1."""
+    try:
+        status = main()
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = 130
+    sys.exit(status)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Options that training and testing share."""
+    add = parser.add_argument
+    add("--cfg_file", required=True, help="the model's YAML, such as cfgs/kitti_models/pointpillar.yaml")
+    add("--batch_size", type=int, help="scenes at once over all processes (default: BATCH_SIZE_PER_GPU for each)")
+    add("--workers", type=int, default=4, help="processes that load data, for each rank; 0 loads in the main process")
+    add("--extra_tag", default="default", help="last folder of the output's path")
+    add("--ckpt", type=Path, help="checkpoint to continue from (train) or to evaluate (test)")
+    add("--pretrained_model", type=Path, help="take over the weights that fit and list the others")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto takes a GPU where there is one")
+    add("--launcher", choices=["none", "pytorch", "slurm"], default="none", help="pytorch: started by torchrun")
+    add("--tcp_port", type=int, default=18888, help="rendezvous port, for slurm (torchrun chooses its own)")
+    add("--local_rank", "--local-rank", type=int, help="set by torch.distributed.launch")
+    add("--output_dir", type=Path, default=ROOT / "output", help="root of the output (default: output)")
+    add("--save_to_file", action="store_true", help="write the data set's result files when evaluating")
+    add("--print_config", action="store_true", help="print every resolved value with the file that set it, and stop")
+    add("--set", dest="set_cfgs", nargs=argparse.REMAINDER, help="KEY VALUE pairs, last on the line")
+
+
+def world_size(launcher: str) -> int:
+    """How many processes the launcher has started, as its environment tells."""
+    variable = {"pytorch": "WORLD_SIZE", "slurm": "SLURM_NTASKS"}.get(launcher)
+    return int(os.environ.get(variable, 1)) if variable else 1
+
+
+def batch_override(given: argparse.Namespace) -> list[str]:
+    """``--batch_size``, which counts the scenes of all processes, as a ``--set`` of those of one."""
+    if given.batch_size is None:
+        return []
+    world = world_size(given.launcher)
+    if given.batch_size < 1 or given.batch_size % world:
+        raise ValueError(f"--batch_size {given.batch_size} cannot be divided among {world} processes")
+    return ["OPTIMIZATION.BATCH_SIZE_PER_GPU", str(given.batch_size // world)]
+
+
+def read_config(given: argparse.Namespace, overrides: list[str]) -> "Config | None":
+    """The checked configuration, or ``None`` after printing it. Imports no torch."""
+    from pcdet.config import load_config
+
+    config = load_config(given.cfg_file, [*batch_override(given), *overrides, *(given.set_cfgs or [])])
+    if given.print_config:
+        print(config.describe())
+        return None
+    return config
+
+
+def output_folder(given: argparse.Namespace, config: "Config") -> Path:
+    """``output/<group>/<configuration>/<extra_tag>``."""
+    return given.output_dir / config.exp_group_path / config.tag / given.extra_tag
+
+
+def start(given: argparse.Namespace) -> Any:
+    """Join the other processes, if any, and return this one's torch device."""
+    from pcdet.train_utils.launch import choose_device, start_processes
+
+    if given.local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(given.local_rank))
+    start_processes(given.launcher, given.tcp_port, given.device)
+    return choose_device(given.device)
+
+
+def on_terminal() -> bool:
+    """Is there someone to watch a bar?"""
+    return sys.stderr.isatty()
+
+
+def split_name(settings: Any) -> str:
+    """The name of the split that is evaluated, for a folder."""
+    return str((settings.DATA_CONFIG.get("DATA_SPLIT") or {}).get("test", "test"))

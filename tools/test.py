@@ -1,0 +1,193 @@
+"""Evaluate checkpoints of a detector or a classifier."""
+
+import argparse
+import copy
+import datetime
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _common import add_common_options, on_terminal, output_folder, read_config, run, split_name, start
+
+if TYPE_CHECKING:
+    from pcdet.config import Config
+    from pcdet.train_utils.evaluate import Evaluation, Evaluator
+
+POLL_SECONDS = 5.0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """OpenPCDet's options and a few of ours (--device, --split, --score_thresh, --min_points, --draw)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_common_options(parser)
+    add = parser.add_argument
+    add("--eval_tag", default="default", help="last folder of the evaluation's path")
+    add("--eval_all", action="store_true", help="evaluate every checkpoint of the folder that was not evaluated before")
+    add("--ckpt_dir", type=Path, help="folder of checkpoints (default: the run's ckpt)")
+    add("--start_epoch", type=int, default=0, help="with --eval_all: leave out earlier epochs")
+    add("--max_waiting_mins", type=float, default=0, help="with --eval_all: wait so long for new checkpoints")
+    add("--infer_time", action="store_true", help="measure the forward pass, in milliseconds a batch")
+    add("--split", choices=["train", "val", "test"], help="evaluate this split without augmentation")
+    add("--score_thresh", type=float, default=0.3, help="recall and precision count detections from this score on")
+    add("--min_points", type=int, default=0, help="recall counts objects with at least so many points")
+    add("--draw", type=int, default=0, metavar="N", help="draw the first N scenes, or a classifier's confusion matrix")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, build, evaluate."""
+    given = parse(arguments)
+    config = read_config(given, [])
+    if config is None:
+        return 0
+    settings = on_split(config.settings, given.split)
+    device = start(given)
+    run_folder = output_folder(given, config)
+    folder = run_folder / "eval"
+    open_log(given, config, folder)
+    evaluator = build(given, settings, device)
+    ckpt_dir = given.ckpt_dir or run_folder / "ckpt"
+    if given.infer_time:
+        measure(given, evaluator, ckpt_dir)
+    if given.eval_all:
+        evaluate_all(given, evaluator, ckpt_dir, folder / "eval_all_default" / given.eval_tag, split_name(settings))
+    else:
+        evaluate_one(given, evaluator, ckpt_dir, folder, split_name(settings))
+    from pcdet.train_utils.launch import stop_processes
+
+    stop_processes()
+    return 0
+
+
+def on_split(settings: Any, split: str | None) -> Any:
+    """Settings whose test split is another one: its infos are read, and nothing is augmented."""
+    if split is None:
+        return settings
+    settings = copy.deepcopy(settings)
+    data = settings.DATA_CONFIG
+    if "INFO_PATH" in data:
+        known = {**{data.DATA_SPLIT.test: data.INFO_PATH.test}, **{data.DATA_SPLIT.train: data.INFO_PATH.train}}
+        default = [name.replace(f"_{data.DATA_SPLIT.test}", f"_{split}") for name in data.INFO_PATH.test]
+        data.INFO_PATH.test = known.get(split, default)
+    data.setdefault("DATA_SPLIT", {})
+    data.DATA_SPLIT["test"] = split
+    return settings
+
+
+def open_log(given: argparse.Namespace, config: "Config", folder: Path) -> None:
+    """Begin the log file."""
+    from pcdet.utils import distributed as ranks
+    from pcdet.utils.logging import setup_logger
+
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    logger = setup_logger(folder / f"log_eval_{stamp}.txt", ranks.rank())
+    logger.info("**********************Start logging**********************")
+    for name, value in vars(given).items():
+        logger.info("%-16s %s", name, value)
+    for line in config.describe().splitlines():
+        logger.info("cfg.%s", line)
+
+
+def build(given: argparse.Namespace, settings: Any, device: Any) -> "Evaluator":
+    """Data set and model, without weights yet unless --pretrained_model gives some."""
+    from pcdet.datasets import build_dataset
+    from pcdet.models.build import build_model
+    from pcdet.train_utils.checkpoint import load_checkpoint
+    from pcdet.train_utils.evaluate import Evaluator
+    from pcdet.train_utils.settings import Optimization
+    from pcdet.train_utils.weights import load_pretrained
+
+    dataset = build_dataset(settings.DATA_CONFIG, settings.CLASS_NAMES, training=False)
+    model = build_model(settings.MODEL, dataset.info).to(device)
+    if given.pretrained_model:
+        load_pretrained(model, load_checkpoint(given.pretrained_model), given.pretrained_model)
+    return Evaluator(
+        model,
+        dataset,
+        device,
+        batch_size=Optimization.from_settings(settings.OPTIMIZATION).batch_size_per_gpu,
+        workers=given.workers,
+        save_to_file=given.save_to_file,
+        bar=on_terminal(),
+        options={"score_threshold": given.score_thresh, "min_points": given.min_points},
+    )
+
+
+def chosen_checkpoint(given: argparse.Namespace, ckpt_dir: Path) -> Path | None:
+    """--ckpt, else the newest of the folder; ``None`` if the weights of --pretrained_model are meant."""
+    from pcdet.train_utils.checkpoint import find_newest
+
+    if given.ckpt is not None:
+        return given.ckpt
+    if given.pretrained_model is not None:
+        return None
+    found = find_newest(ckpt_dir)
+    if found is None:
+        raise FileNotFoundError(f"No checkpoint in {ckpt_dir}. Train one, or name a file with --ckpt")
+    return found[0]
+
+
+def evaluate_one(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str) -> None:
+    """Evaluate one checkpoint into ``eval/epoch_N/<split>/<eval_tag>``."""
+    from pcdet.train_utils.checkpoint import epoch_of
+    from pcdet.utils.logging import get_logger
+
+    path = chosen_checkpoint(given, ckpt_dir)
+    epoch = epoch_of(path) if path else "pretrained"
+    folder = folder / f"epoch_{epoch}" / split / given.eval_tag
+    if path is not None:
+        evaluation = evaluator.checkpoint(path, folder)
+    else:
+        evaluation = evaluator(folder)
+        get_logger().info("\n%s", evaluation.report.text)
+    if given.draw:
+        draw(given, evaluator, evaluation, folder)
+
+
+def evaluate_all(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str) -> None:
+    """Evaluate every checkpoint that was not yet, and wait for new ones as long as the options say."""
+    from pcdet.train_utils.checkpoint import epoch_files, epoch_of
+    from pcdet.train_utils.evaluate import evaluate_files, evaluated_epochs
+    from pcdet.utils import distributed as ranks
+
+    deadline = time.monotonic() + 60 * given.max_waiting_mins
+    while True:
+        done = evaluated_epochs(folder, split)
+        files = [f for f in epoch_files(ckpt_dir) if int(epoch_of(f)) >= given.start_epoch and epoch_of(f) not in done]
+        files = ranks.gather_objects(files)[0]  # one view of the folder for all ranks
+        if files:
+            evaluate_files(evaluator, files, folder, split)
+            deadline = time.monotonic() + 60 * given.max_waiting_mins
+        elif ranks.gather_objects(time.monotonic() >= deadline)[0]:
+            return
+        else:
+            time.sleep(POLL_SECONDS)
+
+
+def measure(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path) -> None:
+    """Log the time of the forward pass, with the device waited for."""
+    from pcdet.train_utils.batches import evaluation_loader
+    from pcdet.train_utils.checkpoint import load_checkpoint
+    from pcdet.train_utils.evaluate import inference_milliseconds
+    from pcdet.train_utils.weights import load_weights
+    from pcdet.utils.logging import get_logger
+
+    path = chosen_checkpoint(given, ckpt_dir)
+    if path is not None:
+        load_weights(evaluator.model, load_checkpoint(path), path)
+    loader = evaluation_loader(evaluator.dataset, evaluator.batch_size, evaluator.workers, evaluator.device)
+    mean = inference_milliseconds(evaluator.model, loader, evaluator.device)
+    get_logger().info("Inference: %.2f ms a batch of %d on %s", mean, evaluator.batch_size, evaluator.device)
+
+
+def draw(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:
+    """Pictures of what was found."""
+    from pcdet.utils import distributed as ranks
+
+    if ranks.is_main():
+        pass
+
+
+if __name__ == "__main__":
+    run(main)
