@@ -38,8 +38,12 @@ def build_dataset(
     settings = dict(data_settings)
     if root is not None:
         settings["DATA_PATH"] = str(root)
+    context = {"class_names": list(class_names), "training": training, "seed": seed, "logger": get_logger()}
+    for key in context:
+        if key.upper() in settings:
+            raise ValueError(f"DATA_CONFIG: {name} takes no option {key.upper()}, the command decides it")
     cls = DATASETS[name]
-    make = functools.partial(cls, class_names=list(class_names), training=training, seed=seed, logger=get_logger())
+    make = functools.partial(cls, **context)
     # What `construct` asks of a class.
     make.__name__ = cls.__name__
     make.ignored_keys = getattr(cls, "ignored_keys", ())
