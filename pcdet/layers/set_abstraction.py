@@ -71,12 +71,20 @@ class SetAbstraction(nn.Module):
         batch = points.shape[0]
         centres = gather_rows(points, furthest_point_sample(points, self.num_centres))  # (B, S, 3)
         idx, _ = ball_query(points, centres, self.radius, self.num_neighbours)  # (B, S, G); a centre finds itself
-        rows = points if features is None else torch.cat([points, features], dim=-1)
-        rows = group_points(self.mlp.first(rows), idx)  # (B, S, G, C1)
-        shift = centres @ self.mlp.linears[0].weight[:, :3].T  # (B, S, C1)
-        rows = (rows - shift[:, :, None]).flatten(0, 2)  # (B * S * G, C1)
+        rows = self._first_layer(points, features, centres, idx).flatten(0, 2)  # (B * S * G, C1)
         rows = self.mlp.rest(rows).view(batch, self.num_centres, self.num_neighbours, -1)
         return centres, rows.max(dim=2).values  # (B, S, C')
+
+    def _first_layer(self, points: Tensor, features: Tensor | None, centres: Tensor, idx: Tensor) -> Tensor:
+        """The first linear layer of all neighbours, (B, S, G, C1).
+
+        Never in half precision: the two terms are as large as the coordinates, and their difference as the radius.
+        """
+        with torch.autocast(points.device.type, enabled=False):
+            rows = points if features is None else torch.cat([points, features.to(points.dtype)], dim=-1)
+            rows = group_points(self.mlp.first(rows), idx)
+            shift = centres @ self.mlp.linears[0].weight[:, :3].T  # (B, S, C1)
+            return rows - shift[:, :, None]
 
 
 class GlobalAbstraction(nn.Module):

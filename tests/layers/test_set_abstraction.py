@@ -67,6 +67,20 @@ def test_moving_the_cloud_moves_the_centres_only(clouds):
     assert torch.allclose(before, after, atol=1e-4)
 
 
+def test_half_precision_does_not_lose_offsets_far_from_the_origin(clouds):
+    module = level().eval()
+    expected = module(clouds, None)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = module(clouds + 64.0, None)[1]
+    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+def test_it_compiles_in_one_piece(clouds):
+    module = level().eval()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(clouds, None)[1], module(clouds, None)[1])
+
+
 def test_gradients_reach_points_features_and_parameters(clouds):
     module, features = level(4), torch.randn(2, 60, 4, requires_grad=True)
     points = clouds.clone().requires_grad_()
@@ -105,13 +119,13 @@ def test_gathering_rows_by_hand():
     assert gather_rows(rows, torch.tensor([[2, 0], [1, 1]])).tolist() == [[[4, 5], [0, 1]], [[8, 9], [8, 9]]]
 
 
-def test_e1_a_batch_norm_of_one_row_uses_its_running_statistics(caplog):
+def test_e1_a_batch_norm_of_one_row_uses_its_running_statistics(caplog, monkeypatch):
     norm = RowBatchNorm(3)
     norm(torch.randn(8, 3))
     before = norm.running_mean.clone()
     row = torch.randn(1, 3)
-    RowBatchNorm._warned = False
-    logging.getLogger("pcdet").propagate = True
+    monkeypatch.setattr(RowBatchNorm, "_warned", False)
+    monkeypatch.setattr(logging.getLogger("pcdet"), "propagate", True)
     with caplog.at_level(logging.WARNING, logger="pcdet"):
         out = norm(row)
         norm(row)

@@ -11,8 +11,6 @@ from pcdet.structures.batch import Batch
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.structures.detections import ClassScores, TrainOutput
 
-_BATCH_KEYS = ("batch_size", "frame_id", "index", "point_clouds", "class_labels")
-
 
 @MODELS.register
 class Classifier(nn.Module):
@@ -25,10 +23,9 @@ class Classifier(nn.Module):
         super().__init__()
         if "cls_head" not in slots:
             raise ValueError(f"a Classifier needs a CLS_HEAD; its slots are {', '.join(slots) or 'none'}")
-        self.class_names = info.class_names
         for name, module in slots.items():
             self.add_module(name, module)
-        self.steps = wiring.plan(slots, _BATCH_KEYS)
+        self.steps = wiring.plan(slots, wiring.batch_keys(info))
         self.register_buffer("global_step", torch.zeros(1, dtype=torch.int64))
 
     def update_global_step(self) -> None:

@@ -122,8 +122,8 @@ def test_a_folder_that_cannot_be_written_is_read_every_time(txt_root, monkeypatc
         raise PermissionError(f"read-only: {path}")
 
     monkeypatch.setattr("pcdet.datasets.modelnet.cache.atomic_open", refuse)
+    monkeypatch.setattr(LOGGER, "propagate", True)
     with caplog.at_level(logging.WARNING, logger="pcdet"):
-        LOGGER.propagate = True
         assert len(dataset(txt_root)) == 3
     assert "cannot be written" in caplog.text
 
