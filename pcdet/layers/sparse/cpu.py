@@ -5,7 +5,6 @@ So the result is the same for any number of threads. Every function has a twin i
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pcdet.layers.sparse import kernels
@@ -62,31 +61,33 @@ def product_gradient(features: Tensor, grad: Tensor, rulebook: Rulebook, inverse
 
 def gather_multiply(features: Tensor, weight: Tensor, table: Tensor) -> Tensor:
     """Sum over the offsets of the neighbours' features times the weight. (N, I), (K, I, O), (K, M) -> (M, O)"""
-    filled = _fill_up(weight, kernels.LANES).contiguous()
-    out = features.new_empty(table.shape[1], filled.shape[2])
-    arrays = (features.contiguous().numpy(), filled.numpy(), table.numpy(), out.numpy())
+    filled = _fill_up(weight, kernels.LANES)
+    out = np.empty((table.shape[1], filled.shape[2]), filled.dtype)
+    arrays = (features.contiguous().numpy(), filled, table.numpy(), out)
     parallel_for(kernels.gather_multiply, len(out), *arrays, chunk=ROWS)
-    return out[:, : weight.shape[2]].contiguous()
+    return torch.from_numpy(np.ascontiguousarray(out[:, : weight.shape[2]]))
 
 
 def weight_gradient(features: Tensor, grad: Tensor, table: Tensor) -> Tensor:
     """Gradient of :func:`gather_multiply` by its weight. (N, I), (M, O), (K, M) -> (K, I, O)"""
     offsets, rows = table.shape
     channels = -(-features.shape[1] // kernels.BLOCK) * kernels.BLOCK
-    filled = _fill_up(grad, kernels.LANES).contiguous()
+    filled = _fill_up(grad, kernels.LANES)
     chunk = max(16 * kernels.TILE, -(-rows // MAX_SUMS))
-    sums = features.new_zeros(-(-rows // chunk), offsets, channels, filled.shape[1])
-    arrays = (chunk, features.contiguous().numpy(), filled.numpy(), table.numpy(), sums.numpy())
+    sums = np.zeros((-(-rows // chunk), offsets, channels, filled.shape[1]), filled.dtype)
+    arrays = (chunk, features.contiguous().numpy(), filled, table.numpy(), sums)
     parallel_for(kernels.weight_gradients, len(sums), *arrays)
-    total = sums.new_zeros(sums.shape[1:])
-    for part in sums:
-        total += part
-    return total[:, : features.shape[1], : grad.shape[1]]
+    total = sums.sum(axis=0)  # by NumPy, chunk after chunk: torch would wait for its threads
+    return torch.from_numpy(total[:, : features.shape[1], : grad.shape[1]])
 
 
-def _fill_up(values: Tensor, multiple: int) -> Tensor:
-    """Zeros appended to the last dimension until it is a multiple."""
-    return F.pad(values, (0, -values.shape[-1] % multiple))
+def _fill_up(values: Tensor, multiple: int) -> np.ndarray:
+    """A contiguous array with zeros appended to the last dimension until it is a multiple."""
+    array = values.numpy()
+    missing = -array.shape[-1] % multiple
+    if missing:
+        array = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+    return np.ascontiguousarray(array)
 
 
 def _union(lists: list[np.ndarray]) -> np.ndarray:
