@@ -1,5 +1,7 @@
 """Which class owns which block of a configuration."""
 
+from collections.abc import Set
+
 from pcdet.config.errors import ConfigError
 from pcdet.config.nodes import Node
 from pcdet.config.source_schema import SourceIndex, source_index
@@ -7,6 +9,8 @@ from pcdet.config.typecheck import Mismatch, check_block
 from pcdet.utils.registry import nearest
 
 TOP = ("CLASS_NAMES", "DATA_CONFIG", "MODEL", "OPTIMIZATION")
+# Keyword parameters of a data set that the builder gives, not the YAML.
+DATASET_CONTEXT = {"CLASS_NAMES", "TRAINING", "SEED", "LOGGER"}
 
 
 def check_config(root: Node, new_keys: list[tuple] = ()) -> None:
@@ -39,7 +43,7 @@ def check_data(node: Node, index: SourceIndex | None = None, path: tuple = ("DAT
     """Check a data configuration alone."""
     index = index or source_index()
     class_name = _named(node, "DATASET", "DATASETS", "dataset", index, path)
-    _checked(node, class_name, index, path)
+    _checked(node, class_name, index, path, DATASET_CONTEXT)
     augmentor = node.value.get("DATA_AUGMENTOR")
     blocks = augmentor.value.get("AUG_CONFIG_LIST") if augmentor and isinstance(augmentor.value, dict) else augmentor
     _check_transforms(blocks, "AUGMENTS", "augmentor", index, (*path, "DATA_AUGMENTOR", "AUG_CONFIG_LIST"))
@@ -88,9 +92,10 @@ def _named(node: Node, key: str, registry: str, kind: str, index: SourceIndex, p
     return known[name.value]
 
 
-def _checked(node: Node, class_name: str, index: SourceIndex, path: tuple) -> None:
+def _checked(node: Node, class_name: str, index: SourceIndex, path: tuple, context: Set[str] = frozenset()) -> None:
+    options = {k: v for k, v in index.options(class_name).items() if k not in context}
     try:
-        check_block(node, index.options(class_name), index, path, class_name, index.ignored(class_name))
+        check_block(node, options, index, path, class_name, index.ignored(class_name))
     except Mismatch as mismatch:
         where = ".".join(map(str, mismatch.path))
         raise ConfigError(f"{mismatch.node.place}: {where}: {mismatch}") from None
