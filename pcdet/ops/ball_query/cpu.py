@@ -81,8 +81,8 @@ def _build_grids(first, last, points, radius, geometry, dims, start, order, xyz)
 
 
 @device_function
-def _is_near(point, x, y, z, radius2):
-    dx, dy, dz = point[0] - x, point[1] - y, point[2] - z
+def _is_near(points, n, x, y, z, radius2):
+    dx, dy, dz = points[n, 0] - x, points[n, 1] - y, points[n, 2] - z
     return dx * dx + dy * dy + dz * dz < radius2
 
 
@@ -90,7 +90,7 @@ def _is_near(point, x, y, z, radius2):
 def _scan(points, x, y, z, radius2, row):
     count = 0
     for n in range(points.shape[0]):
-        if _is_near(points[n], x, y, z, radius2):
+        if _is_near(points, n, x, y, z, radius2):
             row[count] = n
             count += 1
             if count == row.shape[0]:
@@ -117,7 +117,7 @@ def _search_cells(spans, order, xyz, x, y, z, radius2, row):
             n = order[place]
             if count == row.shape[0] and n >= row[count - 1]:
                 continue
-            if _is_near(xyz[place], x, y, z, radius2):
+            if _is_near(xyz, place, x, y, z, radius2):
                 count = _insert(row, count, n)
     return count
 

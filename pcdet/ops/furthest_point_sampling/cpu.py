@@ -79,10 +79,10 @@ def _bucket_bounds(sorted_xyz, size):
 
 
 @device_function
-def _distance_to_box(x, y, z, bound):
-    dx = max(bound[0] - x, x - bound[3], np.float32(0))
-    dy = max(bound[1] - y, y - bound[4], np.float32(0))
-    dz = max(bound[2] - z, z - bound[5], np.float32(0))
+def _distance_to_box(x, y, z, bounds, b):
+    dx = max(bounds[b, 0] - x, x - bounds[b, 3], np.float32(0))
+    dy = max(bounds[b, 1] - y, y - bounds[b, 4], np.float32(0))
+    dz = max(bounds[b, 2] - z, z - bounds[b, 5], np.float32(0))
     return dx * dx + dy * dy + dz * dz
 
 
@@ -123,7 +123,7 @@ def _sample_scene(points, size, out):
         x, y, z = points[out[s - 1], 0], points[out[s - 1], 1], points[out[s - 1], 2]
         top, top_index = np.int32(-1), LAST
         for b in range(bounds.shape[0]):
-            if _distance_to_box(x, y, z, bounds[b]) < largest_distance[b]:
+            if _distance_to_box(x, y, z, bounds, b) < largest_distance[b]:
                 i, j = b * size, (b + 1) * size
                 largest[b], index[b] = _update(
                     x, y, z, xyz[0, i:j], xyz[1, i:j], xyz[2, i:j], distance[i:j], order[i:j]

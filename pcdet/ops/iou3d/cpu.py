@@ -32,24 +32,31 @@ def _edge(x, y, ex, ey, hx, hy):
 
 
 @device_function
-def rectangle_overlap(a, b):
-    """Shared area of two rows of ``rectangles``."""
-    dx, dy = a[0] - b[0], a[1] - b[1]
-    reach = a[6] + b[6]
-    if not dx * dx + dy * dy < reach * reach:  # written so that a NaN is rejected
-        return 0.0
-    x, y = dx * b[4] + dy * b[5], dy * b[4] - dx * b[5]
-    cos, sin = a[4] * b[4] + a[5] * b[5], a[5] * b[4] - a[4] * b[5]
-    ux, uy = cos * a[2], sin * a[2]
-    vx, vy = -sin * a[3], cos * a[3]
-    hx, hy = b[2], b[3]
+def circles_meet(a, i, b, j):
+    """Whether the circles around row i of the ``rectangles`` a and row j of b overlap: nearly all pairs stop here.
+
+    Small enough to be inlined, which a function that held the rest as well would not be. False for a NaN.
+    """
+    dx, dy, reach = a[i, 0] - b[j, 0], a[i, 1] - b[j, 1], a[i, 6] + b[j, 6]
+    return dx * dx + dy * dy < reach * reach
+
+
+@device_function
+def shared_area(a, i, b, j):
+    """Area that row i of the ``rectangles`` a and row j of b share, if their circles meet."""
+    dx, dy = a[i, 0] - b[j, 0], a[i, 1] - b[j, 1]
+    cos_b, sin_b, hx, hy = b[j, 4], b[j, 5], b[j, 2], b[j, 3]
+    x, y = dx * cos_b + dy * sin_b, dy * cos_b - dx * sin_b
+    cos, sin = a[i, 4] * cos_b + a[i, 5] * sin_b, a[i, 5] * cos_b - a[i, 4] * sin_b
+    ux, uy = cos * a[i, 2], sin * a[i, 2]
+    vx, vy = -sin * a[i, 3], cos * a[i, 3]
     area = (
         _edge(x + ux - vx, y + uy - vy, 2.0 * vx, 2.0 * vy, hx, hy)
         + _edge(x + ux + vx, y + uy + vy, -2.0 * ux, -2.0 * uy, hx, hy)
         + _edge(x - ux + vx, y - uy + vy, -2.0 * vx, -2.0 * vy, hx, hy)
         + _edge(x - ux - vx, y - uy - vy, 2.0 * ux, 2.0 * uy, hx, hy)
     )
-    smaller = min(a[7], b[7])
+    smaller = min(a[i, 7], b[j, 7])
     return min(area, smaller) if area > NOISE * smaller else 0.0
 
 
@@ -57,14 +64,14 @@ def rectangle_overlap(a, b):
 def _overlap_rows(start, stop, a, b, out):
     for i in range(start, stop):
         for j in range(b.shape[0]):
-            out[i, j] = rectangle_overlap(a[i], b[j])
+            out[i, j] = shared_area(a, i, b, j) if circles_meet(a, i, b, j) else 0.0
 
 
 @Kernel
 def _iou_rows(start, stop, a, b, out):
     for i in range(start, stop):
         for j in range(b.shape[0]):
-            shared = rectangle_overlap(a[i], b[j])
+            shared = shared_area(a, i, b, j) if circles_meet(a, i, b, j) else 0.0
             out[i, j] = shared / (a[i, 7] + b[j, 7] - shared) if shared > 0.0 else 0.0
 
 
@@ -75,8 +82,8 @@ def _iou3d_rows(start, stop, a, b, heights_a, heights_b, out):
         for j in range(b.shape[0]):
             out[i, j] = 0.0
             height = min(heights_a[i, 1], heights_b[j, 1]) - max(heights_a[i, 0], heights_b[j, 0])
-            if height > 0.0:
-                shared = rectangle_overlap(a[i], b[j]) * height
+            if height > 0.0 and circles_meet(a, i, b, j):
+                shared = shared_area(a, i, b, j) * height
                 if shared > 0.0:
                     out[i, j] = shared / (volume_a + b[j, 7] * (heights_b[j, 1] - heights_b[j, 0]) - shared)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pcdet.ops.compile import Kernel
-from pcdet.ops.iou3d.cpu import rectangle_overlap
+from pcdet.ops.iou3d.cpu import circles_meet, shared_area
 from pcdet.ops.iou3d.reference import rectangles
 
 
@@ -22,8 +22,8 @@ def _greedy(rects, threshold, limit):
         if count == limit:
             break
         for j in range(i + 1, rects.shape[0]):
-            if not suppressed[j]:
-                shared = rectangle_overlap(rects[i], rects[j])
+            if not suppressed[j] and circles_meet(rects, i, rects, j):
+                shared = shared_area(rects, i, rects, j)
                 # Rounded to float32 first, so that noise in the last bits does not decide at the threshold.
                 suppressed[j] = shared > 0.0 and (np.float32(shared / (rects[i, 7] + rects[j, 7] - shared)) > threshold)
     return kept[:count]
