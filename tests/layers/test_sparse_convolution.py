@@ -14,7 +14,10 @@ from pcdet.layers.sparse import (
     SparseSequential,
     SubMConv2d,
     SubMConv3d,
+    reference,
+    rulebook,
 )
+from pcdet.layers.sparse import convolve as convolve_module
 from pcdet.layers.sparse.convolve import convolve
 
 SHAPES = {2: (9, 11), 3: (6, 7, 8)}
@@ -176,6 +179,29 @@ def test_permuted_rows_give_permuted_rows():
     order = torch.randperm(len(x.features), generator=torch.Generator().manual_seed(2))
     permuted = SparseConvTensor(x.features[order], x.indices[order], x.spatial_shape, x.batch_size)
     torch.testing.assert_close(net(permuted).features, net(x).features[order])
+
+
+def loss_and_gradients(net: nn.Module, x: SparseConvTensor) -> list[Tensor]:
+    features = net(x).features
+    return [features, *torch.autograd.grad(features.square().sum(), list(net.parameters()))]
+
+
+def test_the_plain_torch_backend_gives_the_same_network(monkeypatch):
+    net = network()
+    expected = loss_and_gradients(net, random_tensor(3, 3))
+    for module in (rulebook, convolve_module):
+        monkeypatch.setattr(module, "backend", lambda tensor: reference)
+    torch.testing.assert_close(loss_and_gradients(net, random_tensor(3, 3)), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_same_network():
+    net, x = network().float(), random_tensor(3, 3)
+    on_cpu = loss_and_gradients(net, x.replace_feature(x.features.float()))
+    x = SparseConvTensor(x.features.float().cuda(), x.indices.cuda(), x.spatial_shape, x.batch_size)
+    on_gpu = [t.cpu() for t in loss_and_gradients(net.to("cuda"), x)]
+    torch.testing.assert_close(on_gpu, on_cpu, rtol=1e-2, atol=1e-3)  # a library may multiply in TF32
 
 
 def test_the_thread_count_changes_no_bit():

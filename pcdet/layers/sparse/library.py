@@ -59,11 +59,14 @@ def convolve(peer: ModuleType, layer: "SparseConvolution", x: SparseConvTensor) 
 
 
 def _make_twin(peer: ModuleType, layer: "SparseConvolution") -> nn.Module:
-    g = layer.geometry
+    g, kind = layer.geometry, "SparseConv"
     options = {"bias": layer.bias is not None, "indice_key": layer.indice_key}
     if layer.inverse:
-        kind = f"SparseInverseConv{layer.ndim}d"
+        kind = "SparseInverseConv"
+    elif g.subm:  # the library centres the kernel itself
+        kind = "SubMConv"
+        options["dilation"] = g.dilation
     else:
-        kind = f"{'SubMConv' if g.subm else 'SparseConv'}{layer.ndim}d"
         options |= {"stride": g.stride, "padding": g.padding, "dilation": g.dilation}
-    return getattr(peer, kind)(layer.in_channels, layer.out_channels, g.kernel, **options)
+    make = getattr(peer, f"{kind}{layer.ndim}d")
+    return make(layer.in_channels, layer.out_channels, g.kernel, **options)

@@ -1,0 +1,116 @@
+"""The hand-over of a layer to a GPU library with spconv's interface: with a double, and with spconv's CPU build."""
+
+import importlib
+import types
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pcdet.layers import sparse
+from pcdet.layers.sparse import SparseConvTensor, library
+from pcdet.layers.sparse.modules import SparseConvolution
+
+
+class DoubleTensor:
+    """spconv's tensor as far as the hand-over uses it."""
+
+    def __init__(self, features: Tensor, indices: Tensor, spatial_shape: list[int], batch_size: int):
+        self.features, self.indices = features, indices
+        self.spatial_shape, self.batch_size = spatial_shape, batch_size
+        self.indice_dict: dict = {}
+
+
+def double_of(name: str) -> type[nn.Module]:
+    """spconv's layer ``name``: ours does the work, and what it remembers travels in a copied ``indice_dict``."""
+
+    class Double(getattr(sparse, name)):
+        def forward(self, x: DoubleTensor) -> DoubleTensor:
+            given = SparseConvTensor(x.features, x.indices, x.spatial_shape, x.batch_size)
+            given.sites = x.indice_dict.get("sites", given.sites)
+            given.rulebooks = {key: value for key, value in x.indice_dict.items() if key != "sites"}
+            made = super().forward(given)
+            out = DoubleTensor(made.features, made.indices, list(made.spatial_shape), x.batch_size)
+            out.indice_dict = {**made.rulebooks, "sites": made.sites}
+            return out
+
+    return Double
+
+
+NAMES = ("SubMConv3d", "SparseConv3d", "SparseInverseConv3d")
+DOUBLE = types.SimpleNamespace(SparseConvTensor=DoubleTensor, **{name: double_of(name) for name in NAMES})
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return sparse.SparseSequential(
+        sparse.SubMConv3d(3, 6, 3, bias=False, indice_key="subm"),
+        nn.Tanh(),
+        sparse.SparseConv3d(6, 8, 3, 2, 1, bias=False, indice_key="down"),
+        sparse.SparseInverseConv3d(8, 4, 3, "down", bias=False),
+        sparse.SubMConv3d(4, 4, 3, bias=False, indice_key="subm"),
+    )
+
+
+def sites(count: int = 60) -> SparseConvTensor:
+    generator = torch.Generator().manual_seed(1)
+    cells = torch.randperm(2 * 6 * 7 * 8, generator=generator)[:count]
+    indices = torch.stack(torch.unravel_index(cells, (2, 6, 7, 8)), dim=1).int()
+    return SparseConvTensor(torch.randn(count, 3, generator=generator), indices, (6, 7, 8), 2)
+
+
+def handed_over(monkeypatch: pytest.MonkeyPatch, peer: object, net: nn.Module, x: SparseConvTensor) -> SparseConvTensor:
+    own = SparseConvolution.forward
+
+    def forward(layer: SparseConvolution, x: SparseConvTensor | DoubleTensor) -> SparseConvTensor:
+        inside = type(layer).__name__ == "Double"
+        return own(layer, x) if inside else library.convolve(peer, layer, x)
+
+    monkeypatch.setattr(SparseConvolution, "forward", forward)
+    return net(x)
+
+
+def test_a_library_gets_our_parameters_and_its_memory_back(monkeypatch):
+    net = network()
+    expected = net(sites())
+    expected.features.square().sum().backward()
+    gradients = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    names = list(net.state_dict())
+
+    out = handed_over(monkeypatch, DOUBLE, net, sites())
+    out.features.square().sum().backward()
+    assert torch.equal(out.features, expected.features) and torch.equal(out.indices, expected.indices)
+    assert out.spatial_shape == expected.spatial_shape
+    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    assert list(net.state_dict()) == names, "the library's twins must not appear among the parameters"
+
+
+def test_without_a_library_a_hint_says_what_to_install(monkeypatch, caplog):
+    library.gpu_library.cache_clear()
+    monkeypatch.setattr(importlib, "import_module", _refuse)
+    with caplog.at_level("WARNING"):
+        monkeypatch.setattr(library.get_logger(), "propagate", True)
+        assert library.gpu_library() is None
+    library.gpu_library.cache_clear()
+    assert "pcdet[gpu]" in caplog.text
+
+
+def _refuse(name: str) -> None:
+    raise ImportError(name)
+
+
+def test_spconv_on_one_thread_agrees(monkeypatch):
+    spconv = pytest.importorskip("spconv.pytorch", reason="spconv's CPU build is not installed", exc_type=ImportError)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with more its CPU build computes wrong values
+    try:
+        net = network()
+        expected = net(sites())
+        with torch.no_grad():
+            out = handed_over(monkeypatch, spconv, net, sites())
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(out.features, expected.features, rtol=1e-4, atol=1e-6)
+    assert torch.equal(out.indices, expected.indices)
