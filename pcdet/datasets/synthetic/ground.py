@@ -21,6 +21,7 @@ class Ground(NamedTuple):
     slope: float  # rise along x
     roll: float  # rise along y
     waves: np.ndarray  # (2, 4) amplitude in metres, wave numbers along x and y, phase
+    level: float  # metres added so that the road below the sensor is at its mounting height
     offset: float
     bearing: float
     curvature: float
@@ -51,6 +52,7 @@ def draw_ground(rng: np.random.Generator) -> Ground:
         slope=float(np.clip(rng.normal(0, 0.010), -0.025, 0.025)),
         roll=float(np.clip(rng.normal(0, 0.008), -0.02, 0.02)),
         waves=waves,
+        level=float(-(waves[:, 0] * np.sin(waves[:, 3])).sum()),
         offset=float(rng.uniform(-1.5, 1.5)),
         bearing=float(rng.normal(0, 0.02)),
         curvature=float(np.clip(rng.normal(0, 0.003), -0.008, 0.008)),
@@ -62,11 +64,10 @@ def draw_ground(rng: np.random.Generator) -> Ground:
 @numba.njit(nogil=True, cache=True)
 def ground_height(ground, x, y):
     """Height in metres at (x, y) in the LiDAR frame, and how far that is beyond the road's edge (negative on it)."""
-    z = -MOUNT_HEIGHT + ground.slope * x + ground.roll * y
-    for i in range(ground.waves.shape[0]):
-        wave = ground.waves[i]
-        # Subtracting the value at the origin keeps the sensor at its mounting height.
-        z += wave[0] * (math.sin(wave[1] * x + wave[2] * y + wave[3]) - math.sin(wave[3]))
+    z = ground.level - MOUNT_HEIGHT + ground.slope * x + ground.roll * y
+    waves = ground.waves
+    for i in range(waves.shape[0]):
+        z += waves[i, 0] * math.sin(waves[i, 1] * x + waves[i, 2] * y + waves[i, 3])
     beyond = abs(y - ground.offset - ground.bearing * x - 0.5 * ground.curvature * x * x) - ground.half_width
     if beyond > 0:
         z += ground.kerb * min(1.0, beyond / _KERB_RUN)

@@ -19,7 +19,7 @@ CHANCE = np.array([0.5])
 
 
 def flat_ground(slope=0.0, kerb=0.0) -> Ground:
-    return Ground(slope, 0.0, np.zeros((2, 4)), 0.0, 0.0, 0.0, 5.0, kerb)
+    return Ground(slope, 0.0, np.zeros((2, 4)), 0.0, 0.0, 0.0, 0.0, 5.0, kerb)
 
 
 def nothing():
