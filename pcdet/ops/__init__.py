@@ -1,0 +1,1 @@
+"""Operators on tensors, one folder each: plain-torch reference, CPU kernel, one door."""

@@ -16,8 +16,8 @@ def device_function(function: Callable) -> Dispatcher:
     A call that LLVM does not inline counts references of every array it is given, about 20 ns: in a hot loop keep
     helpers to a few lines, and hand over an array and an index rather than a row.
 
-    numba's cache notices a changed file of the *kernel*, not of a helper that the kernel imports from another file:
-    keep helpers beside their kernels, or touch the kernel's file as well.
+    It must stand in the same file as they do: numba's cache notices that a kernel's own file has changed, but would
+    go on using an old helper from another file.
     """
     return numba.njit(nogil=True)(function)
 

@@ -127,6 +127,7 @@ def test_matches_naive_clipping():
 
 @pytest.mark.parametrize("name", DOORS)
 def test_kernel_matches_reference(name):
+    assert cpu.NOISE == reference.NOISE
     a, b = random_boxes(150, spread=6), random_boxes(130, seed=1, spread=6)
     b[:20] = a[:20]
     b[20:40] = a[20:40] + torch.tensor([0, 0, 0, 0, 0, 0, math.pi / 2])

@@ -1,13 +1,17 @@
 """The operators as torch sees them: opcheck, torch.compile, fake tensors, lazy imports, the note on compiling."""
 
+import importlib
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from numba.core.dispatcher import Dispatcher
 from ops_cases import generator, random_boxes
 
+import pcdet.ops
 from pcdet.ops.ball_query import ball_query
 from pcdet.ops.compile import Kernel
 from pcdet.ops.furthest_point_sampling import furthest_point_sample, furthest_point_sample_stack
@@ -91,6 +95,14 @@ def test_importing_the_doors_does_not_import_numba():
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted({path.parent.name for path in Path(pcdet.ops.__path__[0]).glob("*/cpu.py")}))
+def test_kernels_call_only_helpers_of_their_own_file(name):
+    """A helper from another file would not renew the compiled kernels in numba's cache when it changes."""
+    module = importlib.import_module(f"pcdet.ops.{name}.cpu")
+    helpers = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
+    assert all(helper.py_func.__module__ == module.__name__ for helper in helpers)
 
 
 def double(values):

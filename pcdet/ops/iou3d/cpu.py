@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from pcdet.ops.compile import Kernel, device_function
-from pcdet.ops.iou3d.reference import NOISE, heights, rectangles
+from pcdet.ops.iou3d.reference import heights, rectangles
 from pcdet.ops.threads import parallel_for
 
+NOISE = 1e-12  # as in reference.py; a constant of another file would not renew the compiled kernels
 ROWS = 16  # rows of the result a piece of work covers
 
 
@@ -18,6 +19,7 @@ def _clamp(value, low, high):
 
 @device_function
 def _edge(x, y, ex, ey, hx, hy):
+    """Integral of clamp(x) d clamp(y) along the edge (x, y) + t (ex, ey), t in [0, 1]."""
     if ey == 0.0:
         return 0.0
     t, u = (-hy - y) / ey, (hy - y) / ey
@@ -32,7 +34,7 @@ def _edge(x, y, ex, ey, hx, hy):
 
 
 @device_function
-def circles_meet(a, i, b, j):
+def _circles_meet(a, i, b, j):
     """Whether the circles around row i of the ``rectangles`` a and row j of b overlap: nearly all pairs stop here.
 
     Small enough to be inlined, which a function that held the rest as well would not be. False for a NaN.
@@ -42,7 +44,7 @@ def circles_meet(a, i, b, j):
 
 
 @device_function
-def shared_area(a, i, b, j):
+def _shared_area(a, i, b, j):
     """Area that row i of the ``rectangles`` a and row j of b share, if their circles meet."""
     dx, dy = a[i, 0] - b[j, 0], a[i, 1] - b[j, 1]
     cos_b, sin_b, hx, hy = b[j, 4], b[j, 5], b[j, 2], b[j, 3]
@@ -64,14 +66,14 @@ def shared_area(a, i, b, j):
 def _overlap_rows(start, stop, a, b, out):
     for i in range(start, stop):
         for j in range(b.shape[0]):
-            out[i, j] = shared_area(a, i, b, j) if circles_meet(a, i, b, j) else 0.0
+            out[i, j] = _shared_area(a, i, b, j) if _circles_meet(a, i, b, j) else 0.0
 
 
 @Kernel
 def _iou_rows(start, stop, a, b, out):
     for i in range(start, stop):
         for j in range(b.shape[0]):
-            shared = shared_area(a, i, b, j) if circles_meet(a, i, b, j) else 0.0
+            shared = _shared_area(a, i, b, j) if _circles_meet(a, i, b, j) else 0.0
             out[i, j] = shared / (a[i, 7] + b[j, 7] - shared) if shared > 0.0 else 0.0
 
 
@@ -82,10 +84,34 @@ def _iou3d_rows(start, stop, a, b, heights_a, heights_b, out):
         for j in range(b.shape[0]):
             out[i, j] = 0.0
             height = min(heights_a[i, 1], heights_b[j, 1]) - max(heights_a[i, 0], heights_b[j, 0])
-            if height > 0.0 and circles_meet(a, i, b, j):
-                shared = shared_area(a, i, b, j) * height
+            if height > 0.0 and _circles_meet(a, i, b, j):
+                shared = _shared_area(a, i, b, j) * height
                 if shared > 0.0:
                     out[i, j] = shared / (volume_a + b[j, 7] * (heights_b[j, 1] - heights_b[j, 0]) - shared)
+
+
+@Kernel
+def suppress(rects, threshold, limit):
+    """Positions of the ``rectangles`` that no earlier kept one overlaps by more than ``threshold``, at most ``limit``.
+
+    The kernel of ``pcdet.ops.nms``. It stands here because numba's cache watches only the file of a kernel itself.
+    """
+    suppressed = np.zeros(rects.shape[0], dtype=np.bool_)
+    kept = np.empty(limit, dtype=np.int64)
+    count = 0
+    for i in range(rects.shape[0]):
+        if suppressed[i]:
+            continue
+        kept[count] = i
+        count += 1
+        if count == limit:
+            break
+        for j in range(i + 1, rects.shape[0]):
+            if not suppressed[j] and _circles_meet(rects, i, rects, j):
+                shared = _shared_area(rects, i, rects, j)
+                # Rounded to float32 first, so that noise in the last bits does not decide at the threshold.
+                suppressed[j] = shared > 0.0 and (np.float32(shared / (rects[i, 7] + rects[j, 7] - shared)) > threshold)
+    return kept[:count]
 
 
 def _rows(kernel: Kernel, boxes_a: Tensor, boxes_b: Tensor, *tables: np.ndarray) -> Tensor:

@@ -19,7 +19,7 @@ def nms_bev(
     result is the same on every run and device. A box is dropped if its rotated BEV IoU (see
     ``pcdet.ops.iou3d.boxes_iou_bev``) with a kept one is strictly above ``threshold``. Only the ``pre_max_size`` best
     boxes are considered and at most ``post_max_size`` kept; ``None`` means all. The indices refer to ``boxes`` and
-    come by descending score.
+    come by descending score. Scores must not be NaN.
 
     Raises ``ValueError`` for other shapes or two devices.
     """
