@@ -78,6 +78,8 @@ class Trainer:
         self.model = (synchronize_norms(model, self.device) if options.sync_bn else model).to(self.device)
         self.optimizer = build_optimizer(self.model, settings)
         self.norms = batch_norms(self.model)
+        # Models that keep OpenPCDet's buffer global_step are told of every step.
+        self.count_step = getattr(self.model, "update_global_step", lambda: None)
         self.runner = distribute(self.model, self.device)
         self.plan = BatchPlan(
             len(dataset),
@@ -165,6 +167,7 @@ class Trainer:
         self.place.step += 1
         if took:
             self.place.it += 1
+            self.count_step()
             return
         self.place.skipped += 1
         scale = self.precision.scaler.get_scale()

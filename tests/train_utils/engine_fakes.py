@@ -47,7 +47,8 @@ class FakeScenes:
 
     def to_results(self, batch: dict[str, Any], predictions: ClassScores) -> list[dict[str, Any]]:
         rows = predictions.logits.cpu().numpy()
-        return [{"frame_id": f, "index": i, "logits": r} for f, i, r in zip(batch["frame_id"], batch["index"], rows)]
+        found = zip(batch["frame_id"], batch["index"], rows, strict=True)
+        return [{"frame_id": name, "index": index, "logits": row} for name, index, row in found]
 
     def evaluate(self, results: Sequence[dict[str, Any]], *, score_threshold: float = 0.5) -> EvalReport:
         right = [int(r["logits"].argmax()) == r["index"] % 2 for r in results]

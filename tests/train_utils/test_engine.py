@@ -168,9 +168,8 @@ def test_accumulation_equals_a_big_batch(tmp_path):
 @pytest.mark.parametrize("micro_batches, expected", [(7, [4, 3]), (3, [3]), (8, [4, 4])])
 def test_e10_the_tail_of_an_accumulation_is_averaged_over_itself(tmp_path, monkeypatch, micro_batches, expected):
     """7 micro-batches, accumulate 4: 2 steps; the gradient of the second is the mean over 3."""
-    settings = Optimization(
-        batch_size_per_gpu=1, num_epochs=1, accumulation_steps=4, optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, grad_norm_clip=None
-    )  # fmt: skip
+    plain = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "grad_norm_clip": None}
+    settings = Optimization(batch_size_per_gpu=1, num_epochs=1, accumulation_steps=4, **plain)
     run = trainer(
         tmp_path, settings=settings, scenes=FakeScenes(micro_batches), model=fresh_model(norm=False, dropout=0.0)
     )

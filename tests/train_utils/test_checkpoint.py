@@ -1,0 +1,186 @@
+"""Checkpoint files: whole or not at all, read as data, the newest that can be read."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from engine_fakes import fresh_model
+from torch import nn
+
+from pcdet.train_utils.checkpoint import (
+    CheckpointKeeper,
+    DamagedCheckpoint,
+    epoch_files,
+    epoch_of,
+    find_newest,
+    load_checkpoint,
+    save_checkpoint,
+    set_aside,
+)
+from pcdet.train_utils.weights import load_pretrained, load_weights
+from pcdet.utils.logging import get_logger
+
+
+def state(epoch, it=None):
+    return {"epoch": epoch, "it": 10 * epoch if it is None else it, "model_state": {"w": torch.full((50, 50), epoch)}}
+
+
+@pytest.fixture
+def log(caplog):
+    logger = get_logger()
+    before = logger.propagate, logger.level
+    logger.propagate = True
+    caplog.set_level(logging.INFO, logger=logger.name)
+    yield caplog
+    logger.propagate, logger.level = before
+
+
+def test_e14_it_is_read_with_weights_only(tmp_path):
+    save_checkpoint(tmp_path / "a.pth", state(3))
+    loaded = torch.load(tmp_path / "a.pth", weights_only=True)
+    assert loaded["epoch"] == 3 and torch.equal(loaded["model_state"]["w"], state(3)["model_state"]["w"])
+
+
+def test_a_checkpoint_of_openpcdet_loads(tmp_path):
+    """Old file format, an OrderedDict, and NumPy scalars for the learning rate."""
+    group = {"lr": np.float64(0.003), "betas": (np.float64(0.95), 0.99), "params": [0]}
+    theirs = {**state(80), "optimizer_state": {"state": {}, "param_groups": [group]}, "version": "pcdet+0.6.0+8cacccec"}
+    torch.save(theirs, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    loaded = load_checkpoint(tmp_path / "a.pth")
+    assert loaded["optimizer_state"]["param_groups"][0]["lr"] == 0.003
+
+
+class Trap:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def test_other_objects_are_refused(tmp_path):
+    torch.save({"epoch": 1, "trap": Trap()}, tmp_path / "a.pth")
+    with pytest.raises(DamagedCheckpoint, match=r"a\.pth cannot be read as a checkpoint"):
+        load_checkpoint(tmp_path / "a.pth")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load_checkpoint(tmp_path / "b.pth")
+
+
+def damage(path, kind):
+    data = path.read_bytes()
+    path.write_bytes({"cut": data[: int(0.6 * len(data))], "empty": b"", "noise": b"\x00\x01no"}[kind])
+
+
+@pytest.mark.parametrize("kind", ["cut", "empty", "noise"])
+def test_e8_a_damaged_newest_file_is_passed_over(tmp_path, kind, log):
+    for epoch in (1, 2, 10):
+        save_checkpoint(tmp_path / f"checkpoint_epoch_{epoch}.pth", state(epoch))
+    damage(tmp_path / "checkpoint_epoch_10.pth", kind)
+    path, checkpoint = find_newest(tmp_path)
+    assert (path.name, checkpoint["epoch"]) == ("checkpoint_epoch_2.pth", 2)
+    assert "checkpoint_epoch_10.pth cannot be read" in log.text
+    assert (tmp_path / "checkpoint_epoch_10.pth").exists()
+
+
+def test_e8_only_damaged_files_are_an_error_and_not_a_fresh_start(tmp_path):
+    save_checkpoint(tmp_path / "checkpoint_epoch_1.pth", state(1))
+    damage(tmp_path / "checkpoint_epoch_1.pth", "cut")
+    with pytest.raises(DamagedCheckpoint, match="--no_resume"):
+        find_newest(tmp_path)
+    assert find_newest(tmp_path / "nothing") is None
+
+
+def test_e8_a_kill_while_saving_leaves_the_old_file(tmp_path):
+    """The writer is killed in the middle of a large save."""
+    path = tmp_path / "latest_model.pth"
+    save_checkpoint(path, state(1))
+    code = (
+        "import sys, torch; from pcdet.train_utils.checkpoint import save_checkpoint\n"
+        "big = {'epoch': 2, 'it': 20, 'model_state': {'w': torch.zeros(30_000_000)}}\n"
+        "print('saving', flush=True)\n"
+        "while True: save_checkpoint(sys.argv[1], big)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    time.sleep(0.05)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert load_checkpoint(path)["epoch"] in (1, 2)
+
+
+def test_the_newest_is_the_one_that_has_seen_most(tmp_path):
+    save_checkpoint(tmp_path / "checkpoint_epoch_2.pth", state(2))
+    save_checkpoint(tmp_path / "latest_model.pth", state(2, it=25))
+    assert find_newest(tmp_path)[0].name == "latest_model.pth"
+    save_checkpoint(tmp_path / "checkpoint_epoch_3.pth", state(3))
+    assert find_newest(tmp_path)[0].name == "checkpoint_epoch_3.pth"
+
+
+def test_the_oldest_go_when_there_are_too_many(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, max_kept=3)
+    for epoch in (1, 2, 9, 10, 11):
+        keeper.save_epoch(state(epoch))
+    assert [f.name for f in epoch_files(tmp_path)] == [f"checkpoint_epoch_{n}.pth" for n in (9, 10, 11)]
+    with pytest.raises(ValueError, match="at least 1"):
+        CheckpointKeeper(tmp_path, max_kept=0)
+
+
+def test_latest_is_due_by_time(tmp_path):
+    assert not CheckpointKeeper(tmp_path, seconds_between=1000).is_due()
+    assert CheckpointKeeper(tmp_path, seconds_between=0).is_due()
+
+
+def test_epochs_are_read_from_names():
+    assert [epoch_of(n) for n in ("ckpt/checkpoint_epoch_80.pth", "pv_rcnn_8369.pth", "a/7/latest_model.pth")] == [
+        "80",
+        "8369",
+        "no_number",
+    ]
+
+
+def test_set_aside_deletes_nothing(tmp_path):
+    folder = tmp_path / "ckpt"
+    for _ in range(2):
+        save_checkpoint(folder / "checkpoint_epoch_1.pth", state(1))
+        set_aside(folder)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ckpt_before_1", "ckpt_before_2"]
+    assert set_aside(folder) is None
+
+
+def test_e13_a_partial_fit_is_an_error_with_a_table():
+    saved = {k: v for k, v in fresh_model().state_dict().items() if k != "first.bias"}
+    saved["last.weight"] = torch.zeros(3, 8)  # three classes instead of two
+    saved["extra.weight"] = torch.zeros(1)
+    with pytest.raises(ValueError) as error:
+        load_weights(fresh_model(), {"model_state": saved}, "a.pth")
+    text = str(error.value)
+    assert "missing in the file     first.bias" in text
+    assert "unknown to the model    extra.weight" in text
+    assert "other shape             last.weight: (3, 8) in the file, (2, 8) in the model" in text
+    assert "--pretrained_model" in text
+
+
+def test_e13_pretrained_takes_what_fits_and_lists_the_rest(log):
+    model, saved = fresh_model(), fresh_model().state_dict()
+    saved = {k: torch.full_like(v, 7) for k, v in saved.items() if k != "first.bias"}
+    saved["last.weight"] = torch.zeros(3, 8)
+    kept = model.first.bias.detach().clone()
+    report = load_pretrained(model, {"model_state": saved}, "a.pth")
+    assert report.missing == ["first.bias"] and list(report.mismatched) == ["last.weight"]
+    assert (model.first.weight == 7).all() and torch.equal(model.first.bias, kept)
+    assert "Not updated weight last.weight: (2, 8)" in log.text
+    assert "==> Done (loaded 7/9)" in log.text
+
+
+def test_weights_that_fit_nowhere_are_an_error():
+    with pytest.raises(ValueError, match="holds no weight of this model"):
+        load_pretrained(fresh_model(), {"model_state": {"other": torch.zeros(1)}}, "a.pth")
+
+
+def test_weights_of_a_distributed_wrapper_and_bare_weights_load():
+    model = nn.Linear(2, 2)
+    load_weights(model, {f"module.{k}": torch.ones_like(v) for k, v in model.state_dict().items()}, "a.pth")
+    assert (model.weight == 1).all()
