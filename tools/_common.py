@@ -19,12 +19,23 @@ def run(main: Callable[[], int]) -> NoReturn:
     try:
         status = main()
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(error)
         status = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = 130
     sys.exit(status)
+
+
+def report(error: Exception) -> None:
+    """Say what went wrong, in the run's log too if there is one by then."""
+    from pcdet.utils.logging import get_logger
+
+    handlers = get_logger().handlers
+    if handlers:
+        get_logger().error("%s", error)
+    else:
+        print(f"error: {error}", file=sys.stderr)
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:

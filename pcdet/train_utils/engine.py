@@ -246,7 +246,7 @@ class Trainer:
     def _announce(self) -> None:
         plan, logger = self.plan, get_logger()
         logger.info(
-            "%d scenes, %d processes, %d scenes a step, %d steps an epoch, %d epochs on %s",
+            "%d scenes, %d process(es), %d scenes a step, %d steps an epoch, %d epochs on %s",
             plan.length, plan.world, plan.samples_per_step, plan.steps_per_epoch, self.settings.num_epochs, self.device,
         )  # fmt: skip
         if plan.drops_single:
