@@ -26,7 +26,8 @@ class Calibration:
             if not key.strip():
                 continue
             try:
-                rows[key.strip()] = np.array([float(v) for v in values.split()])
+                # The first of two equal keys counts: OpenPCDet reads the line at the usual place.
+                rows.setdefault(key.strip(), np.array([float(v) for v in values.split()]))
             except ValueError as error:
                 raise ValueError(f"{path}:{number}: {key.strip()} holds something that is not a number") from error
         shapes = {"P2": (3, 4), "R0_rect": (3, 3), "Tr_velo_to_cam": (3, 4)}
@@ -35,6 +36,8 @@ class Calibration:
                 raise ValueError(f"{path}: the key {key} is missing; a KITTI calib file has {', '.join(shapes)}")
             if rows[key].size != np.prod(shape):
                 raise ValueError(f"{path}: {key} has {rows[key].size} numbers, expected {np.prod(shape)}")
+            if not np.isfinite(rows[key]).all():
+                raise ValueError(f"{path}: {key} holds a number that is not finite")
         return Calibration(*(rows[key].reshape(shape).astype(np.float32) for key, shape in shapes.items()))
 
     def lidar_to_rect(self, points: np.ndarray) -> np.ndarray:
