@@ -194,6 +194,14 @@ def test_the_plain_torch_backend_gives_the_same_network(monkeypatch):
     torch.testing.assert_close(loss_and_gradients(net, random_tensor(3, 3)), expected)
 
 
+def test_a_compiled_network_gives_the_same():
+    net = network()
+    compiled = torch.compile(net, backend="eager")
+    torch.testing.assert_close(
+        loss_and_gradients(compiled, random_tensor(3, 3)), loss_and_gradients(net, random_tensor(3, 3))
+    )
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_gives_the_same_network():

@@ -73,7 +73,7 @@ def weight_gradient(features: Tensor, grad: Tensor, table: Tensor) -> Tensor:
     offsets, rows = table.shape
     channels = -(-features.shape[1] // kernels.BLOCK) * kernels.BLOCK
     filled = _fill_up(grad, kernels.LANES)
-    chunk = max(16 * kernels.TILE, -(-rows // MAX_SUMS))
+    chunk = max(8 * kernels.TILE, -(-rows // MAX_SUMS))
     sums = np.zeros((-(-rows // chunk), offsets, channels, filled.shape[1]), filled.dtype)
     arrays = (chunk, features.contiguous().numpy(), filled, table.numpy(), sums)
     parallel_for(kernels.weight_gradients, len(sums), *arrays)

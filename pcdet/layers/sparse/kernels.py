@@ -5,7 +5,7 @@ import numpy as np
 from pcdet.layers.sparse.lanes import LANES, load, multiply_add, store
 from pcdet.ops.compile import Kernel, device_function
 
-TILE = 128  # rows worked on together, so that they and an offset's weights stay in the nearest cache
+TILE = 256  # rows worked on together, so that they and an offset's weights stay in the nearest cache
 BLOCK = 4  # rows whose sums are in registers at a time
 
 
@@ -84,23 +84,23 @@ def reverse_offsets(start, stop, table, reverse):
 
 
 @device_function
-def add_products(target0, target1, target2, target3, scale0, scale1, scale2, scale3, values):
-    """``target += scale @ values`` for four targets (Q,) and scales (P,) and one (P, Q); Q is a multiple of LANES.
+def add_products(totals, t0, t1, t2, t3, scales, s0, s1, s2, s3, values, count):
+    """``totals[t] += scales[s, :count] @ values[:count]`` for four rows t and s; LANES divides the columns of totals.
 
-    The four targets stay in registers, and a row of values serves all of them.
+    The four rows stay in registers, and a row of values serves all of them.
     """
-    for q in range(0, values.shape[1], LANES):
-        total0, total1, total2, total3 = load(target0, q), load(target1, q), load(target2, q), load(target3, q)
-        for p in range(values.shape[0]):
-            row = load(values[p], q)
-            total0 = multiply_add(scale0[p], row, total0)
-            total1 = multiply_add(scale1[p], row, total1)
-            total2 = multiply_add(scale2[p], row, total2)
-            total3 = multiply_add(scale3[p], row, total3)
-        store(target0, q, total0)
-        store(target1, q, total1)
-        store(target2, q, total2)
-        store(target3, q, total3)
+    for q in range(0, totals.shape[1], LANES):
+        sum0, sum1, sum2, sum3 = load(totals, t0, q), load(totals, t1, q), load(totals, t2, q), load(totals, t3, q)
+        for p in range(count):
+            row = load(values, p, q)
+            sum0 = multiply_add(scales[s0, p], row, sum0)
+            sum1 = multiply_add(scales[s1, p], row, sum1)
+            sum2 = multiply_add(scales[s2, p], row, sum2)
+            sum3 = multiply_add(scales[s3, p], row, sum3)
+        store(totals, t0, q, sum0)
+        store(totals, t1, q, sum1)
+        store(totals, t2, q, sum2)
+        store(totals, t3, q, sum3)
 
 
 @device_function
@@ -129,22 +129,20 @@ def gather_multiply(start, stop, features, weight, table, out):
         total[:] = 0
         for k in range(table.shape[0]):
             for j in range(0, active_pairs(table[k], first, last, sources, places), BLOCK):
-                to, at = places[j : j + BLOCK], sources[j : j + BLOCK]
                 add_products(
-                    total[to[0]], total[to[1]], total[to[2]], total[to[3]],
-                    features[at[0]], features[at[1]], features[at[2]], features[at[3]],
-                    weight[k],
+                    total, places[j], places[j + 1], places[j + 2], places[j + 3],
+                    features, sources[j], sources[j + 1], sources[j + 2], sources[j + 3],
+                    weight[k], features.shape[1],
                 )  # fmt: skip
         out[first:last] = total[: last - first]
 
 
 @device_function
-def gather_pairs(features, grad, sources, places, scales, values):
-    """Copy the features of the sources into the columns of ``scales``, the gradients of the places into ``values``."""
-    for j in range(sources.shape[0]):
-        gradient, target = grad[places[j]], values[j]
+def gather_pairs(features, grad, first, sources, places, n, scales, values):
+    """Copy the features of n sources into the columns of ``scales``, the gradients of the places into ``values``."""
+    for j in range(n):
         for q in range(0, grad.shape[1], LANES):
-            store(target, q, load(gradient, q))
+            store(values, j, q, load(grad, first + places[j], q))
         feature = features[sources[j]]
         for i in range(features.shape[1]):
             scales[i, j] = feature[i]
@@ -160,15 +158,11 @@ def weight_gradients(start, stop, chunk, features, grad, table, sums):
     scales = np.zeros((sums.shape[2], TILE + LANES), features.dtype)  # rows a power of two apart would share cache sets
     values = np.empty((TILE, grad.shape[1]), grad.dtype)
     for c in range(start, stop):
-        for first in range(c * chunk, min((c + 1) * chunk, table.shape[1]), TILE):
-            last = min(first + TILE, (c + 1) * chunk, table.shape[1])
+        end = min((c + 1) * chunk, table.shape[1])
+        for first in range(c * chunk, end, TILE):
             for k in range(table.shape[0]):
-                n = active_pairs(table[k], first, last, sources, places)
-                gather_pairs(features, grad[first:last], sources[:n], places[:n], scales, values)
+                n = active_pairs(table[k], first, min(first + TILE, end), sources, places)
+                gather_pairs(features, grad, first, sources, places, n, scales, values)
                 total = sums[c, k]
                 for i in range(0, features.shape[1], BLOCK):
-                    add_products(
-                        total[i], total[i + 1], total[i + 2], total[i + 3],
-                        scales[i], scales[i + 1], scales[i + 2], scales[i + 3],
-                        values[:n],
-                    )  # fmt: skip
+                    add_products(total, i, i + 1, i + 2, i + 3, scales, i, i + 1, i + 2, i + 3, values, n)

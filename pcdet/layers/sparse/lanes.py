@@ -3,6 +3,8 @@
 numba leaves vectorization to LLVM, which must assume that two arrays overlap and so keeps no sums in registers. These
 few instructions say what is meant: ``LANES`` neighbouring numbers are loaded, multiplied by one number, added and
 stored together. They serve any floating type and any processor; LLVM splits them into the registers that there are.
+
+numba's cache does not notice when this file changes: save ``kernels.py`` again as well.
 """
 
 from llvmlite import ir
@@ -28,26 +30,26 @@ class _LanesModel(models.PrimitiveModel):
 
 
 @intrinsic
-def load(typing_context, array, start):
-    """``array[start : start + LANES]`` of a contiguous 1-D array."""
+def load(typing_context, array, row, column):
+    """``array[row, column : column + LANES]`` of a C-contiguous 2-D array."""
 
     def generate(context, builder, signature, args):
-        pointer, align = _address(context, builder, signature.args[0], args)
+        pointer, align = _address(context, builder, signature.args[0], *args)
         return builder.load(pointer, align=align)
 
-    return Lanes(array.dtype)(array, types.intp), generate
+    return Lanes(array.dtype)(array, types.intp, types.intp), generate
 
 
 @intrinsic
-def store(typing_context, array, start, values):
-    """``array[start : start + LANES] = values`` for a contiguous 1-D array."""
+def store(typing_context, array, row, column, values):
+    """``array[row, column : column + LANES] = values`` for a C-contiguous 2-D array."""
 
     def generate(context, builder, signature, args):
-        pointer, align = _address(context, builder, signature.args[0], args)
-        builder.store(args[2], pointer, align=align)
+        pointer, align = _address(context, builder, signature.args[0], *args[:3])
+        builder.store(args[3], pointer, align=align)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, values), generate
+    return types.void(array, types.intp, types.intp, values), generate
 
 
 @intrinsic
@@ -62,10 +64,12 @@ def multiply_add(typing_context, scale, values, total):
     return total(values.dtype, values, total), generate
 
 
-def _address(context, builder, array_type, args):
-    array = context.make_array(array_type)(context, builder, args[0])
+def _address(context, builder, array_type, array, row, column):
+    array = context.make_array(array_type)(context, builder, array)
+    columns = builder.extract_value(array.shape, 1)
+    place = builder.add(builder.mul(row, columns), column)
     number = context.get_value_type(array_type.dtype)
-    pointer = builder.bitcast(builder.gep(array.data, [args[1]]), ir.VectorType(number, LANES).as_pointer())
+    pointer = builder.bitcast(builder.gep(array.data, [place]), ir.VectorType(number, LANES).as_pointer())
     return pointer, context.get_abi_sizeof(number)
 
 

@@ -71,6 +71,7 @@ class SparseConvolution(SparseModule):
         for parameter in self.parameters(recurse=False):
             nn.init.uniform_(parameter, -bound, bound)
 
+    @torch.compiler.disable  # the sites are data: a compiled model runs this layer as it is
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         self._require_input(x)
         peer = library.gpu_library() if x.features.is_cuda else None
