@@ -29,6 +29,21 @@ def kitti(given: argparse.Namespace) -> str:
     return f"{table}\nwritten to {given.save_path or given.data_path}"
 
 
+def subset_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data_path", type=Path, required=True, help="KITTI folder to take frames from")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--frames", type=int, default=8, help="training frames to copy, default 8")
+    parser.add_argument("--with_class", help="only frames that hold an object of this class")
+
+
+def subset(given: argparse.Namespace) -> str:
+    from pcdet.datasets.kitti.infos import create_infos
+    from pcdet.datasets.kitti.subset import copy_subset
+
+    chosen = copy_subset(given.data_path, given.out, given.frames, given.with_class)
+    return f"{create_infos(given.out)}\n{len(chosen)} frames, as train and as val, are in {given.out}"
+
+
 def output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal files, default 0")
@@ -62,6 +77,7 @@ def simulate_modelnet(given: argparse.Namespace) -> str:
 
 COMMANDS = {
     "kitti": Command("infos and ground-truth database of a KITTI folder", kitti_options, kitti),
+    "kitti-subset": Command("a few frames of KITTI as a folder of their own, with infos", subset_options, subset),
     "simulate-kitti": Command("ray-cast LiDAR scenes in KITTI's layout", simulate_kitti_options, simulate_kitti),
     "simulate-modelnet": Command(
         "sampled parametric shapes in ModelNet's layout", simulate_modelnet_options, simulate_modelnet

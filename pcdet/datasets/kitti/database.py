@@ -29,7 +29,7 @@ def write_database(folder: KittiFolder, infos: list[dict], target: Path) -> dict
     fresh.chmod(0o755)
     database: dict[str, list[dict[str, Any]]] = {}
     try:
-        for info in tqdm(infos, desc="gt database", unit="frame", dynamic_ncols=True):
+        for info in tqdm(infos, desc="gt database", unit="frame", dynamic_ncols=True, disable=None):
             for row in frame_objects(folder, info, fresh):
                 database.setdefault(row["name"], []).append(row)
         swap_folder(fresh, target / FOLDER)
