@@ -99,6 +99,13 @@ def start(given: argparse.Namespace) -> Any:
     return choose_device(given.device)
 
 
+def stop() -> None:
+    """Leave the other processes."""
+    from pcdet.train_utils.launch import stop_processes
+
+    stop_processes()
+
+
 def on_terminal() -> bool:
     """Is there someone to watch a bar?"""
     return sys.stderr.isatty()

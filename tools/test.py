@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _common import add_common_options, on_terminal, output_folder, read_config, run, split_name, start
+from _common import add_common_options, on_terminal, output_folder, read_config, run, split_name, start, stop
 
 if TYPE_CHECKING:
     from pcdet.config import Config
@@ -54,9 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         evaluate_all(given, evaluator, ckpt_dir, folder / "eval_all_default" / given.eval_tag, split_name(settings))
     else:
         evaluate_one(given, evaluator, ckpt_dir, folder, split_name(settings))
-    from pcdet.train_utils.launch import stop_processes
-
-    stop_processes()
+    stop()
     return 0
 
 
@@ -64,14 +62,14 @@ def on_split(settings: Any, split: str | None) -> Any:
     """Settings whose test split is another one: its infos are read, and nothing is augmented."""
     if split is None:
         return settings
+    if "INFO_PATH" not in settings.DATA_CONFIG:
+        raise ValueError(f"--split: {settings.DATA_CONFIG.DATASET} has no INFO_PATH to choose from; leave it out")
     settings = copy.deepcopy(settings)
     data = settings.DATA_CONFIG
-    if "INFO_PATH" in data:
-        known = {**{data.DATA_SPLIT.test: data.INFO_PATH.test}, **{data.DATA_SPLIT.train: data.INFO_PATH.train}}
-        default = [name.replace(f"_{data.DATA_SPLIT.test}", f"_{split}") for name in data.INFO_PATH.test]
-        data.INFO_PATH.test = known.get(split, default)
-    data.setdefault("DATA_SPLIT", {})
-    data.DATA_SPLIT["test"] = split
+    known = {data.DATA_SPLIT[mode]: data.INFO_PATH[mode] for mode in ("train", "test")}
+    renamed = [name.replace(f"_{data.DATA_SPLIT.test}", f"_{split}") for name in data.INFO_PATH.test]
+    data.INFO_PATH.test = known.get(split, renamed)
+    data.DATA_SPLIT.test = split
     return settings
 
 

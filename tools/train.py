@@ -14,6 +14,7 @@ from _common import (
     run,
     split_name,
     start,
+    stop,
 )
 
 if TYPE_CHECKING:
@@ -69,16 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = output_folder(given, config)
     logger = open_log(given, config, folder)
     found = find_checkpoint(given, folder)
-    if found and is_finished(found[1], config, logger):
+    finished = found is not None and is_finished(found[1], config, logger)
+    if finished and not files_to_evaluate(given, config, folder, again=False):
         return 0
     trainer, test_set = build(given, config, folder, device, found)
-    logger.info("Start training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
-    trainer.fit()
-    logger.info("End training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
-    evaluate_checkpoints(given, config, folder, trainer, test_set)
-    from pcdet.train_utils.launch import stop_processes
-
-    stop_processes()
+    if finished:
+        logger.info("Its evaluation was not: that is done now")
+    else:
+        logger.info("Start training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
+        trainer.fit()
+        logger.info("End training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
+    files = files_to_evaluate(given, config, folder, again=not finished)
+    evaluate_checkpoints(files, given, config, folder, trainer, test_set)
+    stop()
     return 0
 
 
@@ -107,9 +111,9 @@ def find_checkpoint(given: argparse.Namespace, folder: Path) -> tuple[Path, dict
     from pcdet.utils.logging import get_logger
 
     if given.no_resume:
-        moved = set_aside(folder / "ckpt") if ranks.is_main() else None
-        if moved:
-            get_logger().info("Beginning anew; the earlier checkpoints are in %s", moved)
+        for part in (folder / "ckpt", folder / "tensorboard", eval_folder(folder)) if ranks.is_main() else ():
+            if moved := set_aside(part):
+                get_logger().info("Beginning anew: %s of the earlier run is now %s", part.name, moved.name)
         ranks.barrier()
     if given.ckpt is not None:
         return given.ckpt, load_checkpoint(given.ckpt)
@@ -189,17 +193,29 @@ def run_options(given: argparse.Namespace, config: "Config", folder: Path, devic
     )
 
 
-def evaluate_checkpoints(
-    given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
-) -> None:
-    """Evaluate the checkpoints of the last epochs, in the folder ``eval/eval_with_train``."""
+def eval_folder(folder: Path) -> Path:
+    """Where checkpoints are evaluated that were trained here."""
+    return folder / "eval" / "eval_with_train"
+
+
+def files_to_evaluate(given: argparse.Namespace, config: "Config", folder: Path, *, again: bool) -> list[Path]:
+    """The checkpoints of the last epochs; those evaluated before are left out unless ``again``."""
     from pcdet.train_utils.checkpoint import epoch_files, epoch_of
+    from pcdet.train_utils.evaluate import evaluated_epochs
+    from pcdet.train_utils.settings import Optimization
+
+    epochs = Optimization.from_settings(config.settings.OPTIMIZATION).num_epochs
+    first = max(epochs - given.num_epochs_to_eval, 0) if given.start_epoch is None else given.start_epoch
+    done = set() if again else evaluated_epochs(eval_folder(folder), split_name(config.settings))
+    return [f for f in epoch_files(folder / "ckpt") if int(epoch_of(f)) >= first and epoch_of(f) not in done]
+
+
+def evaluate_checkpoints(
+    files: list[Path], given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
+) -> None:
+    """Evaluate the checkpoints one by one."""
     from pcdet.train_utils.evaluate import Evaluator, evaluate_files
 
-    first = given.start_epoch
-    if first is None:
-        first = max(trainer.settings.num_epochs - given.num_epochs_to_eval, 0)
-    files = [f for f in epoch_files(folder / "ckpt") if int(epoch_of(f)) >= first]
     evaluator = Evaluator(
         trainer.model,
         test_set,
@@ -209,7 +225,7 @@ def evaluate_checkpoints(
         save_to_file=given.save_to_file,
         bar=on_terminal(),
     )
-    evaluate_files(evaluator, files, folder / "eval" / "eval_with_train", split_name(config.settings))
+    evaluate_files(evaluator, files, eval_folder(folder), split_name(config.settings))
 
 
 if __name__ == "__main__":

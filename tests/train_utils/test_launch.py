@@ -1,0 +1,55 @@
+"""Devices, seeds, BatchNorm over ranks."""
+
+import logging
+
+import pytest
+import torch
+from engine_fakes import fresh_model
+
+from pcdet.train_utils import launch
+from pcdet.utils.logging import get_logger
+
+CPU = torch.device("cpu")
+
+
+def test_devices():
+    assert launch.choose_device("cpu") == CPU
+    assert launch.choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device_is_an_error():
+    with pytest.raises(ValueError, match="sees no CUDA device"):
+        launch.choose_device("cuda")
+
+
+def test_every_step_of_every_rank_draws_other_numbers():
+    def draw(*stream):
+        launch.seed_everything(3, *stream)
+        return torch.rand(1).item()
+
+    streams = [(r, e, s) for r in range(3) for e in range(3) for s in range(3)]
+    assert len({draw(*stream) for stream in streams}) == len(streams)
+    assert draw(1, 2, 0) == draw(1, 2, 0)
+
+
+def test_sync_bn_of_one_process_changes_nothing_and_says_so(caplog, monkeypatch):
+    monkeypatch.setattr(get_logger(), "propagate", True)
+    caplog.set_level(logging.INFO, logger=get_logger().name)
+    model = fresh_model()
+    assert launch.synchronize_norms(model, CPU) is model
+    assert "changes nothing" in caplog.text
+
+
+def test_sync_bn_on_several_cpus_is_an_error(monkeypatch):
+    monkeypatch.setattr(launch.ranks, "world_size", lambda: 2)
+    with pytest.raises(ValueError, match="between GPUs only"):
+        launch.synchronize_norms(fresh_model(), CPU)
+
+
+def test_sync_bn_keeps_the_names_of_the_weights(monkeypatch):
+    monkeypatch.setattr(launch.ranks, "world_size", lambda: 2)
+    names = list(fresh_model().state_dict())
+    model = launch.synchronize_norms(fresh_model(), torch.device("cuda"))
+    assert isinstance(model.norm, torch.nn.SyncBatchNorm)
+    assert list(model.state_dict()) == names
