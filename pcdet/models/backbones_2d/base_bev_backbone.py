@@ -130,4 +130,4 @@ def _resample(in_channels: int, out_channels: int, stride: float, conv_for_no_st
 
 
 def _norm_act(channels: int) -> list[nn.Module]:
-    return [nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01), nn.ReLU()]
+    return [nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01), nn.ReLU(inplace=True)]

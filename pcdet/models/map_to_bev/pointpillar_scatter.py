@@ -44,8 +44,6 @@ class PointPillarScatter(nn.Module):
         batch_size: int,
     ) -> PillarImage:
         scene, y, x = voxel_coords[:, [0, 2, 3]].long().unbind(1)
-        cell = (scene * self.ny + y) * self.nx + x  # (V,)
-        canvas = pillar_features.new_zeros(batch_size * self.ny * self.nx, pillar_features.shape[1])
-        rows = canvas.index_copy(0, cell, pillar_features)  # (B * Y * X, C)
-        image = rows.view(batch_size, self.ny, self.nx, -1).permute(0, 3, 1, 2)  # (B, C, Y, X)
-        return PillarImage(image.contiguous())
+        image = pillar_features.new_zeros(batch_size, pillar_features.shape[1], self.ny * self.nx)
+        image[scene, :, y * self.nx + x] = pillar_features
+        return PillarImage(image.view(batch_size, -1, self.ny, self.nx))
