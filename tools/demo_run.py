@@ -57,7 +57,7 @@ def make_data(data: Path) -> None:
     if not (stamp.is_file() and json.loads(stamp.read_text()) == wanted):
         tool(
             "create_data.py", "simulate-kitti", "--frames", str(FRAMES), "--out", str(data), "--seed", str(SEED),
-            "--val_fraction", str(VAL_FRACTION), "--workers", str(os.cpu_count() or 1),
+            "--val_fraction", str(VAL_FRACTION), "--workers", str(os.cpu_count() or 1), "--fov_only",
         )  # fmt: skip
         tool("create_data.py", "kitti", "--data_path", str(data))
         stamp.write_text(json.dumps(wanted))
