@@ -1,0 +1,86 @@
+"""From raw files to an evaluated classifier, through the commands."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+
+from pcdet.datasets.synthetic import simulate_modelnet
+from pcdet.utils.logging import get_logger
+
+SHAPES = "cfgs/synthetic_models/pointnet2_ssg_shapes.yaml"
+
+
+@pytest.fixture
+def tools(root, monkeypatch):
+    """The command lines as modules; the logger is put back afterwards."""
+    monkeypatch.syspath_prepend(str(root / "tools"))
+    logger = get_logger()
+    before = logger.level, logger.propagate, list(logger.handlers)
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(f"tool_{name}", root / "tools" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module.main
+
+    yield load
+    for handler in logger.handlers:
+        handler.close()
+    logger.level, logger.propagate, logger.handlers = before
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shapes")
+    simulate_modelnet(folder, per_class=5, seed=0)
+    return folder
+
+
+def test_a_classifier_is_trained_resumed_and_evaluated(tools, shapes, tmp_path, capsys):
+    small = ["DATA_CONFIG.NUM_POINTS", "128", "OPTIMIZATION.BATCH_SIZE_PER_GPU", "16"]
+    common = ["--cfg_file", SHAPES, "--workers", "0", "--output_dir", str(tmp_path), "--device", "cpu"]
+    end = ["--set", "DATA_CONFIG.DATA_PATH", str(shapes), *small]
+    run = tmp_path / "synthetic_models" / "pointnet2_ssg_shapes" / "default"
+    train, test = tools("train"), tools("test")
+
+    assert train([*common, "--epochs", "1", *end]) == 0
+    first = sorted(p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file())
+    for name in ("ckpt/checkpoint_epoch_1.pth", "curves.png", "history.json", "pointnet2_ssg_shapes.yaml"):
+        assert name in first
+    assert "eval/eval_with_train/epoch_1/test/result.pkl" in first
+    assert (run / "eval/eval_with_train/eval_list_test.txt").read_text() == "1\n"
+    steps = json.loads((run / "history.json").read_text())["train/loss"][0]
+    capsys.readouterr()
+
+    assert train([*common, "--epochs", "1", *end]) == 0
+    assert "Finished already (1/1 epochs)" in capsys.readouterr().out
+    assert (run / "eval/eval_with_train/eval_list_test.txt").read_text() == "1\n"
+
+    assert train([*common, "--epochs", "2", "--num_epochs_to_eval", "1", *end]) == 0
+    out = capsys.readouterr().out
+    assert "Resuming after 1 epochs" in out and "The run's length changed" in out
+    assert json.loads((run / "history.json").read_text())["train/loss"][0][: len(steps)] == steps
+
+    assert test([*common, "--save_to_file", *end]) == 0
+    folder = run / "eval" / "epoch_2" / "test" / "default"
+    assert len(json.loads((folder / "final_result" / "data" / "results.json").read_text())) == 14
+    assert (folder / "report.txt").read_text().strip() in capsys.readouterr().out
+
+    assert train([*common, "--epochs", "1", "--no_resume", "--set", *end[1:]]) == 0
+    assert (run / "ckpt_before_1" / "checkpoint_epoch_2.pth").is_file()
+    assert [p.name for p in (run / "ckpt").iterdir()] == ["checkpoint_epoch_1.pth"]
+
+
+def test_testing_without_a_checkpoint_names_the_folder(tools, shapes, tmp_path):
+    given = ["--cfg_file", SHAPES, "--workers", "0", "--output_dir", str(tmp_path), "--device", "cpu"]
+    with pytest.raises(FileNotFoundError, match=r"No checkpoint in .*pointnet2_ssg_shapes/default/ckpt"):
+        tools("test")([*given, "--set", "DATA_CONFIG.DATA_PATH", str(shapes)])
+
+
+def test_a_split_can_be_chosen_only_where_there_are_infos(tools, shapes, tmp_path):
+    given = ["--cfg_file", SHAPES, "--output_dir", str(tmp_path), "--split", "train"]
+    with pytest.raises(ValueError, match="--split: ModelNetDataset has no INFO_PATH"):
+        tools("test")([*given, "--set", "DATA_CONFIG.DATA_PATH", str(shapes)])
