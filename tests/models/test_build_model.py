@@ -5,7 +5,8 @@ import pytest
 import torch
 import yaml
 
-from pcdet.models.build import build_model
+from pcdet.models.build import build_model, register_everything
+from pcdet.models.registry import MODELS, SLOTS
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -30,6 +31,19 @@ def test_configurations_have_the_published_values(name, shared, root):
     recorded = json.loads((shared / "facts/openpcdet_configs_kitti.json").read_text())
     for path in (f"kitti_models/{name}.yaml", "dataset_configs/kitti_dataset.yaml"):
         assert yaml.safe_load((root / "cfgs" / path).read_text()) == recorded[path]
+
+
+def test_every_registered_class_has_a_configuration(root):
+    register_everything()
+    used = {"MODEL": set(), **{key: set() for key in SLOTS}}
+    for path in (root / "cfgs").rglob("*.yaml"):
+        model = yaml.safe_load(path.read_text()).get("MODEL", {})
+        used["MODEL"].add(model.get("NAME"))
+        for key in SLOTS:
+            used[key].add(model.get(key, {}).get("NAME"))
+    assert set(MODELS) <= used["MODEL"]
+    for key, (_, registry) in SLOTS.items():
+        assert set(registry) <= used[key], key
 
 
 def test_names_that_do_not_exist(kitti_info, model_settings):
