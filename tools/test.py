@@ -31,7 +31,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--split", choices=["train", "val", "test"], help="evaluate this split without augmentation")
     add("--score_thresh", type=float, default=0.3, help="recall and precision count detections from this score on")
     add("--min_points", type=int, default=0, help="recall counts objects with at least so many points")
-    add("--draw", type=int, default=0, metavar="N", help="draw the first N scenes, or a classifier's confusion matrix")
+    add("--draw", type=int, default=0, metavar="N", help="draw the first N scenes (a classifier: its confusion matrix)")
     return parser.parse_args(arguments)
 
 
@@ -180,11 +180,15 @@ def measure(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path) -
 
 
 def draw(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:
-    """Pictures of what was found."""
+    """Draw what was found into ``pictures``: the first scenes, or the confusion matrix of a classifier."""
+    from _pictures import draw_results
+
     from pcdet.utils import distributed as ranks
+    from pcdet.utils.logging import get_logger
 
     if ranks.is_main():
-        pass
+        found = draw_results(evaluator.dataset, evaluation.results, given.draw, given.score_thresh, folder / "pictures")
+        get_logger().info("%d pictures are in %s", len(found), folder / "pictures")
 
 
 if __name__ == "__main__":

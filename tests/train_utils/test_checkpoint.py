@@ -184,3 +184,17 @@ def test_weights_of_a_distributed_wrapper_and_bare_weights_load():
     model = nn.Linear(2, 2)
     load_weights(model, {f"module.{k}": torch.ones_like(v) for k, v in model.state_dict().items()}, "a.pth")
     assert (model.weight == 1).all()
+
+
+def test_e8_a_full_disk_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path / "checkpoint_epoch_1.pth", state(1))
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    keeper = CheckpointKeeper(tmp_path, max_kept=1)
+    with pytest.raises(OSError, match="No space left"):
+        keeper.save_epoch(state(2))
+    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint_epoch_1.pth"]
+    assert load_checkpoint(tmp_path / "checkpoint_epoch_1.pth")["epoch"] == 1
