@@ -20,13 +20,14 @@ from pcdet.visual.canvas import GROUND_TRUTH, as_boxes, as_labels, class_color, 
 
 BACKGROUND = "#0d1117"
 TEXT = "#c9d1d9"
-# Cool and dim, so that boxes in warm, bright colours stand out from the points.
-HEIGHTS = LinearSegmentedColormap.from_list("heights", ["#25406b", "#2f6f9f", "#5aa9a6", "#a9c7b2", "#e6e3d3"])
+# Blue to pale grey: boxes in saturated colours stand out from the points.
+HEIGHTS = LinearSegmentedColormap.from_list("heights", ["#27457a", "#3a6ea8", "#7396bf", "#aab9cf", "#e4e6ea"])
 MAX_WIDTH, MAX_HEIGHT = 1400, 1100  # pixels of the scene, without margins
 MAX_SCALE = 40.0  # pixels a metre
 LEFT, RIGHT, TOP, BOTTOM = 64, 190, 44, 48  # margins in pixels
 DEFAULT_RANGE = (0.0, -40.0, 70.4, 40.0)
 MIN_EXTENT = 10.0  # metres
+FARTHEST = 1000.0  # metres; a view is never stretched to what lies beyond, which no LiDAR measured
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,17 @@ def _finite_points(points: np.ndarray) -> np.ndarray:
     points = np.asarray(points)
     if points.ndim != 2 or points.shape[1] < 3:
         raise ValueError(f"points have shape {points.shape}, expected (N, 3 or more): x y z ...")
-    return points[np.isfinite(points[:, :3]).all(axis=1), :3]
+    return points[np.isfinite(points[:, :3]).all(axis=1), :3].astype(np.float64)
 
 
 def _unpack(detections: Detections | None, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(M, 7) boxes, (M,) scores and (M,) labels of the finite boxes."""
     if detections is None:
         detections = Detections.empty()
-    boxes = as_boxes(detections.boxes.detach().cpu().numpy(), "detections.boxes")
+    boxes = as_boxes(detections.boxes.detach().cpu().double().numpy(), "detections.boxes")
     labels = as_labels(detections.labels.cpu().numpy(), len(boxes), class_names)
     keep = np.isfinite(boxes).all(axis=1)
-    return boxes[keep], detections.scores.detach().cpu().numpy()[keep], labels[keep]
+    return boxes[keep], detections.scores.detach().cpu().double().numpy()[keep], labels[keep]
 
 
 def choose_view(points: np.ndarray, boxes: np.ndarray, point_cloud_range: Sequence[float] | None = None) -> View:
@@ -133,18 +134,19 @@ def choose_view(points: np.ndarray, boxes: np.ndarray, point_cloud_range: Sequen
 
 def _span(points: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper corner (x, y) around the points, stray ones aside, and the boxes."""
-    ends = [np.percentile(points[:, :2], [0.2, 99.8], axis=0)] if len(points) else []
-    ends += [box_corners(boxes)[..., :2].reshape(-1, 2)] if len(boxes) else []
-    if not ends:
+    near = points[(np.abs(points[:, :2]) < FARTHEST).all(axis=1), :2]
+    corners = box_corners(boxes)[..., :2].reshape(-1, 2)
+    corners = corners[(np.abs(corners) < FARTHEST).all(axis=1)]
+    if not len(near) + len(corners):
         return np.array(DEFAULT_RANGE[:2]), np.array(DEFAULT_RANGE[2:])
-    places = np.concatenate(ends)
+    places = np.concatenate([np.percentile(near, [0.2, 99.8], axis=0), corners]) if len(near) else corners
     low, high = places.min(axis=0), places.max(axis=0)
     margin = np.maximum(1.0, (MIN_EXTENT - (high - low)) / 2)
     return low - margin, high + margin
 
 
 def _scene_axes(figure: Figure, view: View, title: str) -> Axes:
-    """Axes whose pixels are the view's, with a grid in metres."""
+    """Axes whose pixels are the view's, with a grid in metres and a mark where the sensor is."""
     width, height = figure.bbox.size
     axes = figure.add_axes((LEFT / width, BOTTOM / height, view.width / width, view.height / height))
     axes.set_facecolor(BACKGROUND)
@@ -159,7 +161,8 @@ def _scene_axes(figure: Figure, view: View, title: str) -> Axes:
     axes.set_xlabel("y, to the left (m)", color=TEXT, fontsize=10)
     axes.set_ylabel("x, forward (m)", color=TEXT, fontsize=10)
     axes.set_title(title, color=TEXT, fontsize=12, loc="left")
-    axes.plot([0], [0], marker="^", markersize=9, color=TEXT, markeredgecolor=BACKGROUND, linestyle="", zorder=2)
+    if view.x_min <= 0 <= view.x_max and view.y_min <= 0 <= view.y_max:
+        axes.plot([0], [0], "^", color=TEXT, markersize=9, markeredgecolor=BACKGROUND, clip_on=False, zorder=2)
     return axes
 
 
@@ -207,7 +210,7 @@ def _heading_marks(boxes: np.ndarray) -> np.ndarray:
 
 
 def _draw_ground_truth(axes: Axes, boxes: np.ndarray) -> None:
-    lines = LineCollection(_footprints(boxes), colors=GROUND_TRUTH, linewidths=1.1, linestyles=(0, (4, 2)), zorder=3)
+    lines = LineCollection(_footprints(boxes), colors=GROUND_TRUTH, linewidths=1.3, linestyles=(0, (4, 2)), zorder=3)
     axes.add_collection(lines, autolim=False)
     axes.add_collection(LineCollection(_heading_marks(boxes), colors=GROUND_TRUTH, linewidths=0.9, zorder=3), False)
 

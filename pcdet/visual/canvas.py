@@ -13,7 +13,7 @@ DPI = 100
 
 # Bright on dark ground and apart from each other for colour-blind readers too; no white, which is the ground truth's.
 PALETTE = (
-    "#ff9f1c", "#2ee6d6", "#ff5fa2", "#9be564", "#8ab4ff", "#ffe66d", "#ff6b5e", "#c79bff", "#5ad1ff", "#e0b07c",
+    "#ff9f1c", "#5dff6b", "#ff5fc4", "#2ee6d6", "#8ab4ff", "#ffe66d", "#ff6b5e", "#c79bff", "#5ad1ff", "#e0b07c",
 )  # fmt: skip
 GROUND_TRUTH = "#ffffff"
 

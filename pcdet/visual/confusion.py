@@ -17,13 +17,15 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str], path: str | P
     """Draw a confusion matrix into a PNG file and return its path.
 
     ``matrix[i, j]`` (K, K) counts what is ``class_names[i]`` and was called ``class_names[j]``. A cell's colour is its
-    share of the row, its text the count. Raises ``ValueError`` if the shape is not (K, K).
+    share of the row, its text the count. Raises ``ValueError`` if the shape is not (K, K) or K is 0.
     """
     matrix = np.asarray(matrix)
     count = len(class_names)
-    if matrix.shape != (count, count):
-        raise ValueError(f"the matrix has shape {matrix.shape}, but {count} class names need {(count, count)}")
-    cell = int(np.clip(900 // max(count, 1), 24, 80))
+    if matrix.shape != (count, count) or not count:
+        raise ValueError(
+            f"the matrix has shape {matrix.shape}, but {count} class names need {(count, count)}, at least one"
+        )
+    cell = int(np.clip(1100 // count, 28, 80))
     side = max(cell * count, 240)
     figure = new_figure(side + MARGIN + 110, side + MARGIN + 50)
     width, height = figure.bbox.size
@@ -48,8 +50,8 @@ def _label(axes: Axes, class_names: Sequence[str], matrix: np.ndarray) -> None:
     ticks = range(len(class_names))
     axes.set_xticks(ticks, class_names, rotation=60, ha="right", rotation_mode="anchor", fontsize=9)
     axes.set_yticks(ticks, class_names, fontsize=9)
-    axes.set_xlabel("called", fontsize=11)
-    axes.set_ylabel("is", fontsize=11)
+    axes.set_xlabel("predicted class", fontsize=11)
+    axes.set_ylabel("true class", fontsize=11)
     total = matrix.sum()
     text = f"{np.trace(matrix) / total:.1%} of {total:g} right" if total > 0 else "nothing was classified"
     axes.set_title(text, fontsize=12)

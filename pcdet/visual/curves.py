@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from pcdet.visual.canvas import new_figure, save_png
 
 Curve = tuple[Sequence[int], Sequence[float]]
-PANEL_WIDTH, PANEL_HEIGHT = 640, 380  # pixels
-MAX_COLUMNS = 2
+PANEL_WIDTH, PANEL_HEIGHT = 600, 400  # pixels
+MAX_COLUMNS = 3
 MAX_CURVES = 10  # in one panel: more cannot be told apart
 COLORS = (
     "#d1495b", "#00798c", "#edae49", "#30638e", "#7d5ba6", "#2e8b57", "#e07a2f", "#8c564b", "#7f7f7f", "#c2408f",
@@ -30,7 +30,7 @@ def draw_curves(history: Mapping[str, Curve], path: str | Path, *, title: str = 
         if len(steps) != len(values):
             raise ValueError(f"the curve {tag} has {len(steps)} steps and {len(values)} values")
     panels = split_panels(history)
-    columns = min(MAX_COLUMNS, max(len(panels), 1))
+    columns = 2 if len(panels) == 4 else min(MAX_COLUMNS, max(len(panels), 1))
     rows = max(1, math.ceil(len(panels) / columns))
     figure = new_figure(columns * PANEL_WIDTH, rows * PANEL_HEIGHT + (30 if title else 0))
     figure.set_layout_engine("constrained")
@@ -72,10 +72,16 @@ def split_panels(history: Mapping[str, Curve]) -> dict[str, dict[str, Curve]]:
 
 def _join_equal(curves: Mapping[str, Curve]) -> dict[str, Curve]:
     """Curves with equal points under one label, ``train/loss = rpn_loss``; a hidden line would mislead."""
-    tags: dict[tuple, list[str]] = {}
+    same: dict[tuple, list[str]] = {}
     for tag, (steps, values) in curves.items():
-        tags.setdefault((tuple(steps), tuple(values)), []).append(tag)
-    return {" = ".join([same[0], *(t.rsplit("/", 1)[-1] for t in same[1:])]): key for key, same in tags.items()}
+        same.setdefault((tuple(steps), np.asarray(values, dtype=float).tobytes()), []).append(tag)
+    return {_joint_label(tags): curves[tags[0]] for tags in same.values()}
+
+
+def _joint_label(tags: Sequence[str]) -> str:
+    """``train/loss = rpn_loss``: a prefix is said again only where it changes."""
+    prefix = tags[0].rpartition("/")[0] + "/"
+    return " = ".join([tags[0], *(tag.removeprefix(prefix) for tag in tags[1:])])
 
 
 def _draw_panel(axes: Axes, name: str, curves: Mapping[str, Curve]) -> None:
@@ -84,11 +90,22 @@ def _draw_panel(axes: Axes, name: str, curves: Mapping[str, Curve]) -> None:
         numbers[~np.isfinite(numbers)] = np.nan
         marker = "o" if len(steps) <= 30 else None
         axes.plot(steps, numbers, label=label, color=color, linewidth=1.6, marker=marker, markersize=3)
-    if name.startswith("Losses") and all(v > 0 for _, values in curves.values() for v in values):
-        axes.set_yscale("log")
+    if name.startswith("Losses"):
+        _scale_losses(axes, [v for _, values in curves.values() for v in values if math.isfinite(v)])
     axes.set_title(name, fontsize=11)
     axes.set_xlabel("step", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.tick_params(labelsize=8)
     axes.grid(True, which="both", color="#dddddd", linewidth=0.6)
     axes.legend(fontsize=8, framealpha=0.85)
+
+
+def _scale_losses(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis with plain numbers, if all values are positive."""
+    if not values or min(values) <= 0:
+        return
+    axes.set_yscale("log")
+    wide = max(values) > 4 * min(values)  # else 1, 2, 5, ... may leave an axis without any number
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20) if wide else MaxNLocator(6))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")

@@ -34,9 +34,10 @@ def read_image(path: str | Path) -> np.ndarray:
         image = io.imread(path)
     except (OSError, ValueError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error
-    if image.ndim == 2:
-        image = color.gray2rgb(image)
-    return util.img_as_ubyte(np.ascontiguousarray(image[..., :3]))
+    if image.ndim == 3 and image.shape[2] <= 2:  # grey, perhaps with alpha
+        image = image[..., 0]
+    image = color.gray2rgb(image) if image.ndim == 2 else image[..., :3]
+    return util.img_as_ubyte(image)
 
 
 def draw_image_boxes(
