@@ -182,7 +182,7 @@ class Trainer:
         listed = ", ".join(f"{key} {value:g}" for key, value in terms.items())
         return NonFiniteLoss(
             f"{what} is not finite in epoch {self.place.epoch + 1}, step {self.place.step + 1} (rank {ranks.rank()}): "
-            f"{listed}. Scenes: {describe_scenes(batch)}. The batch is in {path}; the parameters were not changed by it. "
+            f"{listed}. Scenes: {describe_scenes(batch)}. The batch is in {path}; it changed no parameter. "
             "Look at these scenes, lower OPTIMIZATION.LR or GRAD_NORM_CLIP, or train without --use_amp"
         )
 

@@ -60,11 +60,22 @@ class Evaluator:
         results = in_order(ranks.gather_objects(mine), len(self.dataset))
         seconds = (time.perf_counter() - began) / max(len(self.dataset), 1)
         get_logger().info("Generate label finished(sec_per_example: %.4f second).", seconds)
-        report = self.dataset.evaluate(results, **accepted(self.dataset.evaluate, self.options))
         if ranks.is_main():
-            write_outcome(report, results, self.dataset, folder, self.save_to_file)
-        ranks.barrier()
+            self._write_results(results, folder)  # before the metrics, which may fail
+        report = ranks.gather_objects(self._metrics(results, folder) if ranks.is_main() else None)[0]
         return Evaluation(report, results, seconds)
+
+    def _write_results(self, results: list[Result], folder: Path) -> None:
+        write_pickle(folder / "result.pkl", results)
+        get_logger().info("Result is saved to %s", folder)
+        if self.save_to_file:
+            self.dataset.write_results(results, folder / "final_result" / "data")
+
+    def _metrics(self, results: list[Result], folder: Path) -> "EvalReport":
+        report = self.dataset.evaluate(results, **accepted(self.dataset.evaluate, self.options))
+        write_json(folder / "metrics.json", report.metrics)
+        write_text(folder / "report.txt", report.text + "\n")
+        return report
 
     def checkpoint(self, path: Path, folder: Path) -> Evaluation:
         """Evaluate a checkpoint's weights and log the report."""
@@ -127,16 +138,6 @@ def accepted(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``options`` that a function has a parameter for."""
     parameters = inspect.signature(function).parameters
     return {name: value for name, value in options.items() if name in parameters}
-
-
-def write_outcome(report: "EvalReport", results: list[Result], dataset: Any, folder: Path, save_to_file: bool) -> None:
-    """The files of an evaluation."""
-    write_pickle(folder / "result.pkl", results)
-    write_json(folder / "metrics.json", report.metrics)
-    write_text(folder / "report.txt", report.text + "\n")
-    get_logger().info("Result is saved to %s", folder)
-    if save_to_file:
-        dataset.write_results(results, folder / "final_result" / "data")
 
 
 @torch.no_grad()
