@@ -77,7 +77,13 @@ class BaseBEVBackbone(nn.Module):
         return BevBackboneFeatures(x)
 
 
-def _require_lengths(layer_nums, layer_strides, num_filters, upsample_strides, num_upsample_filters) -> None:
+def _require_lengths(
+    layer_nums: Sequence[int],
+    layer_strides: Sequence[int],
+    num_filters: Sequence[int],
+    upsample_strides: Sequence[float],
+    num_upsample_filters: Sequence[int],
+) -> None:
     """The lists of a backbone describe the same blocks."""
     blocks = len(layer_nums)
     if not blocks or len(layer_strides) != blocks or len(num_filters) != blocks:

@@ -91,7 +91,8 @@ class AnchorHeadSingle(nn.Module):
 
     ``target_assigner_config``: POS_FRACTION of at least 0 judges SAMPLE_SIZE random anchors a scene, that fraction of
     them positive at the most; below 0 every anchor counts. MATCH_HEIGHT matches by volume instead of from above.
-    A box's weight in the loss is one over the scene's positives, with NORM_BY_NUM_EXAMPLES over its judged anchors.
+    A box's weight in the loss is one over the scene's positives, with NORM_BY_NUM_EXAMPLES over its judged anchors
+    (as in SECOND; OpenPCDet reads that option, but its loss does not heed it).
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Detectors of one stage: slots in a row, a dense head at the end."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -55,7 +56,8 @@ class Detector(nn.Module):
         boxes, logits = self.dense_head.decode(preds)  # (B, A, 7), (B, A, K)
         return [select_detections(*scene, self.post_processing) for scene in zip(boxes, logits, strict=True)]
 
-    def _train(self, preds, batch: Batch) -> TrainOutput:
+    def _train(self, preds: NamedTuple, batch: Batch) -> TrainOutput:
+        """Losses of the head's predictions against the labels."""
         targets = self.dense_head.assign(batch["gt_boxes"], self._generator())
         losses = self.dense_head.loss(preds, targets)
         total = sum(losses.values()).detach()
