@@ -1,0 +1,208 @@
+"""KITTI's average precision of every class, metric and difficulty.
+
+Geiger et al., "Are we ready for autonomous driving?", 2012, sec. 2.4; Simonelli et al., "Disentangling monocular 3D
+object detection", 2019, sec. 5 (40 recall positions). The order of matching is that of KITTI's devkit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pcdet.evaluation.classes import NEIGHBOURS, min_overlaps_of
+from pcdet.evaluation.kitti.frames import Objects, join_frames
+from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER, count_matches, matched_scores
+from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, pair_up, solid_overlaps
+from pcdet.evaluation.kitti.precision import (
+    RECALL_POSITIONS,
+    exact_average_precision,
+    r11,
+    r40,
+    sampled_precision,
+    score_thresholds,
+    share,
+)
+
+
+class Difficulty(NamedTuple):
+    """What a ground truth may be at most (occlusion, truncation) and must be above (height, pixels)."""
+
+    name: str
+    min_height: float
+    max_occlusion: float
+    max_truncation: float
+
+
+DIFFICULTIES = (
+    Difficulty("easy", 40, 0, 0.15),
+    Difficulty("moderate", 25, 1, 0.30),
+    Difficulty("hard", 25, 2, 0.50),
+)
+METRICS = ("bbox", "bev", "3d", "aos")
+NO_ALPHA = -10.0  # KITTI's "not estimated"
+NO_PLACE = -1000.0
+
+
+class Score(NamedTuple):
+    """One number of the table. Percent."""
+
+    r11: float
+    r40: float
+    exact: float | None  # with every step of recall; only where there are fewer ground truths than recall positions
+    curve: np.ndarray  # (41,) precision at the recall positions
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A class under one metric and minimum overlap. Tuples run over easy, moderate, hard."""
+
+    class_name: str
+    metric: str  # one of METRICS
+    loose: bool
+    min_overlap: float
+    scores: tuple[Score, ...] | None  # None: not evaluated, because nothing usable was detected or alpha is unknown
+    ground_truths: tuple[int, ...]
+    detections: tuple[int, ...]
+    too_low: int  # ground truths of the class that no difficulty counts because of their height in the image
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Ground truths and detections of all frames with what is computed once for all classes."""
+
+    truth: Objects
+    found: Objects
+    image: bool = True  # False: heights in the image do not matter, and nothing is measured there
+    pairs: Pairs = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "pairs", pair_up(self.truth, self.found))
+
+    @cached_property
+    def frames(self) -> np.ndarray:
+        """(F + 1, 3) where detections, ground truths and pairs of each frame begin."""
+        return np.stack([self.found.starts, self.truth.starts, self.pairs.starts], axis=1)
+
+    @cached_property
+    def overlaps(self) -> dict[str, np.ndarray]:
+        """(P,) of each metric."""
+        bev, solid = solid_overlaps(self.truth, self.found, self.pairs)
+        return {"bbox": bbox_overlaps(self.truth, self.found, self.pairs), "bev": bev, "3d": solid}
+
+    @cached_property
+    def turn(self) -> np.ndarray:
+        """(P,) difference of alpha."""
+        return self.truth.alpha[self.pairs.truth] - self.found.alpha[self.pairs.found]
+
+    @cached_property
+    def dont_care(self) -> np.ndarray:
+        """(D,) part of each detection inside a DontCare region of the image."""
+        return dont_care_shares(self.truth, self.found, self.pairs)
+
+    @cached_property
+    def has_alpha(self) -> bool:
+        """One unknown alpha, of whatever class, switches orientation off."""
+        return not (self.found.alpha == NO_ALPHA).any()
+
+    def truth_height(self) -> np.ndarray:
+        """(G,) pixels."""
+        return self.truth.bbox[:, 3] - self.truth.bbox[:, 1]
+
+    def found_height(self) -> np.ndarray:
+        """(D,) whole pixels."""
+        return np.trunc(np.abs(self.found.bbox[:, 1] - self.found.bbox[:, 3]))
+
+
+def average_precisions(
+    gt_annos: Sequence[Mapping[str, Any]],
+    dt_annos: Sequence[Mapping[str, Any]],
+    class_names: Sequence[str],
+    *,
+    min_overlaps: Mapping[str, tuple[float, float]] | None = None,
+    lidar_only: bool = False,
+) -> list[Entry]:
+    """Average precision of every class under bbox, bev, 3d, aos, strict and loose, each at three difficulties.
+
+    Arguments and errors are those of :func:`pcdet.evaluation.kitti.evaluate`.
+    """
+    chosen = min_overlaps_of(class_names, min_overlaps)
+    if len(gt_annos) != len(dt_annos):
+        raise ValueError(f"{len(gt_annos)} frames of ground truths but {len(dt_annos)} of detections; pair them up")
+    scenes = Scenes(join_frames(gt_annos, scored=False), join_frames(dt_annos, scored=True), not lidar_only)
+    return [e for name, pair in zip(class_names, chosen, strict=True) for e in _entries(scenes, name, *pair)]
+
+
+def _entries(scenes: Scenes, name: str, strict: float, loose: float) -> Iterator[Entry]:
+    states = [_states(scenes, name.lower(), difficulty) for difficulty in DIFFICULTIES]
+    counts = [tuple(int((s == COUNTED).sum()) for s in side) for side in zip(*states, strict=True)]
+    too_low = _too_low(scenes, name.lower())
+    seen = _seen(scenes, name.lower())
+    for is_loose, overlap in ((False, strict), (True, loose)):
+        for metric in ("bbox", "bev", "3d") if scenes.image else ("bev", "3d"):
+            least = strict if metric == "bbox" else overlap  # the image has no loose overlap
+            pairs = [_measure(scenes, metric, s, least) for s in states] if seen[metric] else None
+            plain, turned = zip(*pairs, strict=True) if pairs else (None, None)
+            yield Entry(name, metric, is_loose, least, plain, *counts, too_low)
+            if metric == "bbox":
+                yield Entry(name, "aos", is_loose, least, turned if scenes.has_alpha else None, *counts, too_low)
+
+
+def _states(scenes: Scenes, name: str, difficulty: Difficulty) -> tuple[np.ndarray, np.ndarray]:
+    """(G,) and (D,) int64: which ground truths and detections count, are ignored, or are not looked at."""
+    truth, found = scenes.truth, scenes.found
+    beyond = (truth.occluded > difficulty.max_occlusion) | (truth.truncated > difficulty.max_truncation)
+    low = np.zeros(len(found), dtype=bool)
+    if scenes.image:
+        beyond |= scenes.truth_height() <= difficulty.min_height
+        low = scenes.found_height() < difficulty.min_height
+    same, near = truth.names == name, truth.names == NEIGHBOURS.get(name, "")
+    truth_state = np.select([same & ~beyond, same | near], [COUNTED, IGNORED], OTHER)
+    # Low detections are ignored whatever their class, and may still take a ground truth.
+    found_state = np.select([low, found.names == name], [IGNORED, COUNTED], OTHER)
+    return truth_state.astype(np.int64), found_state.astype(np.int64)
+
+
+def _too_low(scenes: Scenes, name: str) -> int:
+    if not scenes.image:
+        return 0
+    return int(((scenes.truth.names == name) & (scenes.truth_height() <= DIFFICULTIES[-1].min_height)).sum())
+
+
+def _seen(scenes: Scenes, name: str) -> dict[str, bool]:
+    """Under which metrics a class is evaluated: those for which one of its detections has what is measured."""
+    mine = scenes.found.names == name
+    x, y, z, length, height, width, _ = scenes.found.boxes[mine].T
+    ground = (x != NO_PLACE) & (z != NO_PLACE) & (width > 0) & (length > 0)
+    return {
+        "bbox": bool((scenes.found.bbox[mine, 0] >= 0).any()),
+        "bev": bool(ground.any()),
+        "3d": bool((ground & (y != NO_PLACE) & (height > 0)).any()),
+    }
+
+
+def _measure(
+    scenes: Scenes, metric: str, states: tuple[np.ndarray, np.ndarray], min_overlap: float
+) -> tuple[Score, Score]:
+    """Precision, and precision weighted with the similarity of orientation."""
+    truths = int((states[0] == COUNTED).sum())
+    common = (scenes.frames, scenes.overlaps[metric], *states, scenes.found.scores)
+    scores = matched_scores(*common, min_overlap)
+    forgiven = scenes.dont_care > min_overlap if metric == "bbox" else np.zeros(len(scenes.found), dtype=bool)
+
+    def counts(thresholds: np.ndarray) -> np.ndarray:  # (T, 3)
+        return count_matches(*common, forgiven, scenes.turn, thresholds, min_overlap)
+
+    sampled = counts(score_thresholds(scores, truths))
+    every = counts(np.unique(scores)[::-1]) if 0 < truths < RECALL_POSITIONS else None
+    return _score(sampled, every, 0, truths), _score(sampled, every, 2, truths)
+
+
+def _score(sampled: np.ndarray, every: np.ndarray | None, column: int, truths: int) -> Score:
+    """``column`` of the counts (T, 3) over all positives. Columns: true, false positives, similarity."""
+    curve = sampled_precision(share(sampled[:, column], sampled[:, 0] + sampled[:, 1]))
+    exact = None
+    if every is not None:
+        exact = exact_average_precision(share(every[:, column], every[:, 0] + every[:, 1]), every[:, 0], truths)
+    return Score(r11(curve), r40(curve), exact, curve)

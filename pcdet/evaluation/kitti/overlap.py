@@ -1,0 +1,108 @@
+"""Overlap of every detection with every ground truth of the same frame, in float64.
+
+A float32 overlap can miss a coincident box, and decides by rounding where an overlap lies on the minimum.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pcdet.evaluation.classes import DONT_CARE
+from pcdet.evaluation.kitti.frames import Objects
+from pcdet.ops.iou3d.reference import overlap, rectangles
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All pairs of a ground truth and a detection of one frame: ground truth after ground truth, frame after frame."""
+
+    truth: np.ndarray  # (P,) row of the ground truth
+    found: np.ndarray  # (P,) row of the detection
+    starts: np.ndarray  # (F + 1,) int64; frame f holds the pairs starts[f]:starts[f + 1]
+
+
+def pair_up(truth: Objects, found: Objects) -> Pairs:
+    """Every ground truth with every detection of its frame."""
+    truths, founds = np.diff(truth.starts), np.diff(found.starts)  # (F,) objects a frame
+    per_truth = np.repeat(founds, truths)  # (G,) detections beside each ground truth
+    first = np.repeat(found.starts[:-1], truths)  # (G,) the first of them
+    rows = np.repeat(np.arange(len(truth)), per_truth)  # (P,)
+    begin = np.cumsum(per_truth) - per_truth  # (G,) where the pairs of each ground truth begin
+    columns = np.arange(len(rows)) - np.repeat(begin - first, per_truth)  # (P,)
+    return Pairs(rows, columns, np.concatenate([[0], np.cumsum(truths * founds)]))
+
+
+def bbox_overlaps(truth: Objects, found: Objects, pairs: Pairs) -> np.ndarray:
+    """(P,) intersection over union in the image."""
+    a, b = truth.bbox[pairs.truth], found.bbox[pairs.found]
+    shared = _shared_image_area(a, b)
+    return _ratio(shared, _image_area(a) + _image_area(b) - shared)
+
+
+def dont_care_shares(truth: Objects, found: Objects, pairs: Pairs) -> np.ndarray:
+    """(D,) the largest part of each detection's image box that one DontCare region covers."""
+    near = np.flatnonzero(truth.names[pairs.truth] == DONT_CARE)
+    a, b = truth.bbox[pairs.truth[near]], found.bbox[pairs.found[near]]
+    shares = np.zeros(len(found))
+    np.maximum.at(shares, pairs.found[near], _ratio(_shared_image_area(a, b), _image_area(b)))
+    return shares
+
+
+def solid_overlaps(truth: Objects, found: Objects, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """(P,) intersection over union seen from above, and (P,) in 3-D. Degenerate boxes overlap nothing.
+
+    Degenerate is a box with a number that is not finite (a height only matters in 3-D) or with w * l <= 0.
+    """
+    area = _shared_ground_area(truth, found)
+    a, b = truth.boxes[pairs.truth], found.boxes[pairs.found]  # (P, 7) x y z l h w rotation_y
+    # NaN and infinite sizes have no shared area; the sums may still overflow on the way.
+    with np.errstate(invalid="ignore", over="ignore"):
+        bev = _ratio(area, _footprint(a) + _footprint(b) - area)
+        # y points down and names the bottom.
+        height = np.minimum(a[:, 1], b[:, 1]) - np.maximum(a[:, 1] - a[:, 4], b[:, 1] - b[:, 4])
+        volume = np.where((height > 0) & (area > 0), height * area, 0.0)
+        solid = _ratio(volume, _footprint(a) * a[:, 4] + _footprint(b) * b[:, 4] - volume)
+    return bev, solid
+
+
+def _footprint(boxes: np.ndarray) -> np.ndarray:
+    return boxes[:, 3] * boxes[:, 5]
+
+
+def _shared_ground_area(truth: Objects, found: Objects) -> np.ndarray:
+    """(P,) area shared by footprints."""
+    a, b = _ground_rectangles(truth.boxes), _ground_rectangles(found.boxes)
+    parts = [torch.zeros(0, dtype=torch.float64)]
+    for f in range(len(truth.starts) - 1):
+        rows, columns = slice(*truth.starts[f : f + 2]), slice(*found.starts[f : f + 2])
+        parts.append(overlap(a[rows], b[columns]).reshape(-1))
+    return torch.cat(parts).numpy()
+
+
+def _ground_rectangles(boxes: np.ndarray) -> torch.Tensor:
+    """Footprints of (N, 7) camera boxes as ``rectangles``; x to the right and z forward stand for x and y.
+
+    Rotation about the camera's y axis, which points down, is clockwise in that plane.
+    """
+    x, y, z, length, height, width, rotation = boxes.T
+    sound = np.isfinite(boxes[:, [0, 2, 3, 5, 6]]).all(axis=1) & (length * width > 0)
+    # Two negative sizes turn a box by pi, which leaves its footprint as it was.
+    sizes = [np.where(sound, np.abs(side), 0.0) for side in (length, width)]
+    flat = np.stack([x, z, np.zeros_like(x), *sizes, np.zeros_like(x), -rotation], axis=1)
+    flat[~sound] = 0.0
+    return rectangles(torch.from_numpy(flat))
+
+
+def _shared_image_area(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
+    height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
+    return np.where((width > 0) & (height > 0), width * height, 0.0)
+
+
+def _image_area(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros_like(part), where=(part > 0) & (whole != 0))
