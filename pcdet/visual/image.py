@@ -109,9 +109,10 @@ def clip_near(edges: np.ndarray, near: float = NEAR) -> np.ndarray:
 
 def _image_axes(image: np.ndarray) -> Axes:
     height, width = image.shape[:2]
-    axes = new_figure(width, height).add_axes((0, 0, 1, 1))
+    figure = new_figure(width, height)
+    figure.figimage(image, origin="upper")  # pixel for pixel; imshow would resample
+    axes = figure.add_axes((0, 0, 1, 1), zorder=1)
     axes.set_axis_off()
-    axes.imshow(image, interpolation="nearest", aspect="auto", extent=(0, width, height, 0))
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     return axes

@@ -135,6 +135,9 @@ def test_images_of_every_kind_are_read_as_rgb(tmp_path, stored):
 def test_what_is_no_image_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent.png"):
         read_image(tmp_path / "absent.png")
+    io.imsave(tmp_path / "whole.png", GREY, check_contrast=False)
+    (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:100])
     (tmp_path / "text.png").write_text("not an image")
-    with pytest.raises(ValueError, match="text.png cannot be read as an image"):
-        read_image(tmp_path / "text.png")
+    for name in ("cut.png", "text.png"):
+        with pytest.raises(ValueError, match=f"{name} cannot be read as an image"):
+            read_image(tmp_path / name)
