@@ -41,10 +41,12 @@ def test_a_classifier_is_trained_resumed_and_evaluated(tools, shapes, tmp_path, 
     assert "Resuming after 1 epochs" in out and "The run's length changed" in out
     assert json.loads((run / "history.json").read_text())["train/loss"][0][: len(steps)] == steps
 
-    assert test([*common, "--save_to_file", *end]) == 0
+    assert test([*common, "--save_to_file", "--draw", "1", "--infer_time", *end]) == 0
     folder = run / "eval" / "epoch_2" / "test" / "default"
     assert len(json.loads((folder / "final_result" / "data" / "results.json").read_text())) == 14
-    assert (folder / "report.txt").read_text().strip() in capsys.readouterr().out
+    assert (folder / "pictures" / "confusion.png").is_file()
+    out = capsys.readouterr().out
+    assert (folder / "report.txt").read_text().strip() in out and "ms a batch of 16 on cpu" in out
 
     assert train([*common, "--epochs", "1", "--no_resume", "--set", *end[1:]]) == 0
     assert (run / "ckpt_before_1" / "checkpoint_epoch_2.pth").is_file()
