@@ -25,6 +25,7 @@ class Meter:
 
     @property
     def mean(self) -> float:
+        """Mean of all values, 0 without any."""
         return self.total / max(self.count, 1)
 
 

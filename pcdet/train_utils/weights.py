@@ -19,6 +19,7 @@ class LoadReport(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
+        """Do file and model agree entirely?"""
         return not (self.missing or self.unexpected or self.mismatched)
 
     def table(self) -> str:
