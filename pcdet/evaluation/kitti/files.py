@@ -55,9 +55,8 @@ def read_annos(
     paths = [Path(folder) / f"{frame_id}.txt" for frame_id in frame_ids]
     missing = [path for path in paths if not path.is_file()]
     if missing and not missing_is_empty:
-        raise FileNotFoundError(
-            f"{missing[0]} is missing, as {len(missing)} of {len(paths)} files are; an empty one will do"
-        )
+        count = f"{len(missing)} of {len(paths)} files"
+        raise FileNotFoundError(f"{missing[0]} is missing ({count} are); a frame without objects needs an empty one")
     texts = ["" if path in missing else path.read_text(encoding="utf-8") for path in paths]
     return [
         parse_annos(text, str(path), scored=scored) | {"frame_id": frame_id}
