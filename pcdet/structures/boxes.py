@@ -25,7 +25,7 @@ def wrap_angle(value):
     return limit_period(value, 0.5, 2 * math.pi)
 
 
-# Corners 0-3 are the bottom, 4-7 the top, counter-clockwise from front left... in units of half the size.
+# Corners 0-3 are the bottom, 4-7 the top, clockwise from the front left, in units of half the size.
 CORNER_SIGNS = np.array(
     [[1, 1, -1], [1, -1, -1], [-1, -1, -1], [-1, 1, -1], [1, 1, 1], [1, -1, 1], [-1, -1, 1], [-1, 1, 1]],
     dtype=np.float32,
@@ -44,7 +44,8 @@ def box_corners(boxes):
         x, y = local[..., 0], local[..., 1]
         rotated = torch.stack([x * cos - y * sin, x * sin + y * cos, local[..., 2]], dim=-1)
         return rotated + boxes[:, None, :3]
-    local = boxes[:, None, 3:6] * (CORNER_SIGNS / 2).astype(boxes.dtype)
+    dtype = boxes.dtype if np.issubdtype(boxes.dtype, np.floating) else np.float64
+    local = boxes[:, None, 3:6] * (CORNER_SIGNS / 2).astype(dtype)
     cos, sin = np.cos(boxes[:, 6])[:, None], np.sin(boxes[:, 6])[:, None]
     x, y = local[..., 0], local[..., 1]
     return np.stack([x * cos - y * sin, x * sin + y * cos, local[..., 2]], axis=-1) + boxes[:, None, :3]
