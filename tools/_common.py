@@ -114,3 +114,9 @@ def on_terminal() -> bool:
 def split_name(settings: Any) -> str:
     """The name of the split that is evaluated, for a folder."""
     return str((settings.DATA_CONFIG.get("DATA_SPLIT") or {}).get("test", "test"))
+
+
+def recall_options(settings: Any) -> dict[str, Any]:
+    """Options of an evaluation that stand with the model: POST_PROCESSING.RECALL_THRESH_LIST."""
+    thresholds = settings.MODEL.get("POST_PROCESSING", {}).get("RECALL_THRESH_LIST")
+    return {"recall_thresholds": list(thresholds)} if thresholds else {}

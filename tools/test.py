@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _common import add_common_options, on_terminal, output_folder, read_config, run, split_name, start, stop
+from _common import (
+    add_common_options,
+    on_terminal,
+    output_folder,
+    read_config,
+    recall_options,
+    run,
+    split_name,
+    start,
+    stop,
+)
 
 if TYPE_CHECKING:
     from pcdet.config import Config
@@ -108,7 +118,7 @@ def build(given: argparse.Namespace, settings: Any, device: Any) -> "Evaluator":
         workers=given.workers,
         save_to_file=given.save_to_file,
         bar=on_terminal(),
-        options={"score_threshold": given.score_thresh, "min_points": given.min_points},
+        options={"score_threshold": given.score_thresh, "min_points": given.min_points, **recall_options(settings)},
     )
 
 

@@ -11,6 +11,7 @@ from _common import (
     on_terminal,
     output_folder,
     read_config,
+    recall_options,
     run,
     split_name,
     start,
@@ -224,6 +225,7 @@ def evaluate_checkpoints(
         workers=given.workers,
         save_to_file=given.save_to_file,
         bar=on_terminal(),
+        options=recall_options(config.settings),
     )
     evaluate_files(evaluator, files, eval_folder(folder), split_name(config.settings))
 

@@ -23,7 +23,7 @@ class PostProcessing(TypedDict, total=False):
     """What becomes of the boxes of a scene. RECALL_THRESH_LIST and EVAL_METRIC are for the evaluation."""
 
     RECALL_THRESH_LIST: list[float]
-    EVAL_METRIC: str
+    EVAL_METRIC: Literal["kitti"]
     SCORE_THRESH: float
     OUTPUT_RAW_SCORE: bool
     MULTI_CLASSES_NMS: bool

@@ -87,7 +87,9 @@ def read_splits(folder: KittiFolder, splits: Iterable[str]) -> dict[str, list[Fr
     known: dict[tuple[Path, str], FrameResult] = {}
     for split in splits:
         results[split] = []
-        for frame_id in tqdm(folder.frame_ids(split), desc=f"infos {split}", unit="frame", dynamic_ncols=True, disable=None):
+        for frame_id in tqdm(
+            folder.frame_ids(split), desc=f"infos {split}", unit="frame", dynamic_ncols=True, disable=None
+        ):
             key = (folder.part(split), frame_id)
             if key not in known:
                 known[key] = frame_info(folder, split, frame_id)

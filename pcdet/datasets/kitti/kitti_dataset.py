@@ -212,17 +212,51 @@ class KittiDataset(SceneDataset):
             results.append({"frame_id": batch["frame_id"][i], "index": int(batch["index"][i]), **annos})
         return results
 
-    def evaluate(self, results: Sequence[Mapping[str, Any]]) -> "EvalReport":
-        """KITTI's metrics of one result a frame. Without labels in the split there are none, and the text says so."""
+    def evaluate(
+        self,
+        results: Sequence[Mapping[str, Any]],
+        *,
+        score_threshold: float = 0.3,
+        min_points: int = 0,
+        recall_thresholds: Sequence[float] = (0.3, 0.5, 0.7),
+    ) -> "EvalReport":
+        """KITTI's metrics of one result a frame, then recall and precision of detections from a score on.
+
+        The latter count labelled objects whose centre lies in POINT_CLOUD_RANGE, with ``min_points`` points or more;
+        OpenPCDet's recall, of any box at ``recall_thresholds`` of 3-D IoU, counts those of the wanted classes.
+        Without labels in the split there are no metrics, and the text says so.
+        """
+        from pcdet.evaluation.kitti import evaluate
+        from pcdet.evaluation.recall import recall_counters, recall_precision
         from pcdet.evaluation.report import EvalReport
 
         if not all("annos" in info for info in self.infos):
             return EvalReport({}, f"no ground truth in this split, metrics skipped ({self.split}, {len(self)} frames)")
-        from pcdet.evaluation.kitti import evaluate
-
-        ordered = sorted(results, key=lambda r: r["index"])
+        ordered = [dict(r) for r in sorted(results, key=lambda r: r["index"])]
         truths = [self.infos[r["index"]]["annos"] for r in ordered]
-        return evaluate(truths, [dict(r) for r in ordered], self.class_names)
+        report = evaluate(truths, ordered, self.class_names)
+        boxes, names, points = zip(*(self._in_range(annos) for annos in truths), strict=True)
+        table = recall_precision(
+            boxes,
+            names,
+            points,
+            ordered,
+            class_names=self.class_names,
+            score_threshold=score_threshold,
+            min_points=min_points,
+        )
+        wanted = [b[np.isin(n, self.class_names)] for b, n in zip(boxes, names, strict=True)]
+        recalls = recall_counters(wanted, [r["boxes_lidar"] for r in ordered], thresholds=recall_thresholds)
+        lines = [f"{tag.replace('/', '_')}: {value:f}" for tag, value in recalls.items()]
+        return EvalReport(report.metrics | table.metrics | recalls, "\n".join([report.text, table.text, *lines]))
+
+    def _in_range(self, annos: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """LiDAR boxes (M, 7), names (M,) and point counts (M,) of the objects that lie where the model looks."""
+        objects = np.asarray(annos["name"]) != "DontCare"
+        boxes = np.asarray(annos["gt_boxes_lidar"]).reshape(-1, 7)
+        low, high = self.point_cloud_range[:3], self.point_cloud_range[3:]
+        inside = ((boxes[:, :2] >= low[:2]) & (boxes[:, :2] <= high[:2])).all(axis=1)
+        return boxes[inside], annos["name"][objects][inside], annos["num_points_in_gt"][objects][inside]
 
     def write_results(self, results: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
         """Write KITTI label files and ``results.json`` into ``folder``."""
