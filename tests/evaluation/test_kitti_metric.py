@@ -209,6 +209,15 @@ def test_which_ground_truths_count(annos, key, value, counted):
     assert "/".join(map(str, found.ground_truths)) == counted
 
 
+def test_float32_labels_count_as_the_decimals_they_were_read_from(annos):
+    """142.3 - 117.3 is a little above 25 in float64 and exactly 25 in float32; info files hold float32."""
+    truth = annos(["Car"], bbox=(0, 117.3, 60, 142.3))
+    stored = truth | {"bbox": truth["bbox"].astype(np.float32)}
+    assert np.float64(stored["bbox"][0, 3]) - np.float64(stored["bbox"][0, 1]) == 25
+    for frame in (truth, stored):
+        assert entry(average_precisions([frame], [annos(["Car"])], ["Car"]), "3d").ground_truths == (0, 1, 1)
+
+
 def test_heights_of_detections_are_whole_pixels(annos):
     """39.9 px high: 39 whole ones, too few for easy; 40.9 are 40 and enough, whichever way up the box is."""
     low, high = annos(["Car"], bbox=(0, 0, 60, 39.9)), annos(["Car"], bbox=(0, 40.9, 60, 0))

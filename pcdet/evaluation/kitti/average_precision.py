@@ -5,7 +5,7 @@ object detection", 2019, sec. 5 (40 recall positions). The order of matching is 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -75,10 +75,11 @@ class Scenes:
     truth: Objects
     found: Objects
     image: bool = True  # False: heights in the image do not matter, and nothing is measured there
-    pairs: Pairs = field(init=False)
 
-    def __post_init__(self):
-        object.__setattr__(self, "pairs", pair_up(self.truth, self.found))
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Every ground truth with every detection of its frame."""
+        return pair_up(self.truth, self.found)
 
     @cached_property
     def frames(self) -> np.ndarray:

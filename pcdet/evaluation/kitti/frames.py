@@ -75,7 +75,17 @@ def _rows(frame: Mapping[str, Any], scored: bool, place: str) -> np.ndarray:
 
 
 def _column(frame: Mapping[str, Any], key: str, count: int, width: int, place: str) -> np.ndarray:
-    values = np.asarray(frame[key], dtype=np.float64)
+    values = _double(np.asarray(frame[key]))
     if values.size != count * width:
         raise ValueError(f"{place}: {key} has shape {values.shape}, but {count} objects need {(count, width)}")
     return values.reshape(count, width)
+
+
+def _double(values: np.ndarray) -> np.ndarray:
+    """As float64. Info files hold some of the labels as float32: these become the decimals of the label file again.
+
+    Otherwise a box of exactly 40 px, or an overlap of exactly 0.7, may fall on the other side.
+    """
+    if values.dtype == np.float32:
+        values = values.astype(np.str_)  # the shortest decimals that give this float32
+    return values.astype(np.float64)

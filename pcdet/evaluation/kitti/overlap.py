@@ -1,6 +1,7 @@
 """Overlap of every detection with every ground truth of the same frame, in float64.
 
-A float32 overlap can miss a coincident box, and decides by rounding where an overlap lies on the minimum.
+A float32 overlap decides by rounding where it lies on the minimum; the doors of ``pcdet.ops.iou3d`` return float32, so
+its float64 reference is used, one small matrix a frame.
 """
 
 from dataclasses import dataclass
