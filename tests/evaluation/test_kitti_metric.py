@@ -168,12 +168,20 @@ def test_d10_only_the_order_of_scores_matters(annos):
     assert first.metrics == second.metrics and 0 < first.metrics["Car_3d/easy_R40"] < 100
 
 
-def test_d10_of_equal_scores_the_first_in_the_frame_is_taken(annos):
-    """Pass 1 takes the first of two equal scores, pass 2 the larger overlap: the same numbers either way round."""
-    truth = [annos(["Car"])] * 41
-    pair = annos(["Car", "Car"], x=[0.3, 0.0], scores=[0.5, 0.5])
-    swapped = {key: value[::-1] for key, value in pair.items()}
-    assert evaluate(truth, [pair] * 41, ["Car"]).metrics == evaluate(truth, [swapped] * 41, ["Car"]).metrics
+@pytest.mark.parametrize("order, ap", [((0, 1), 100), ((1, 0), 0)])
+def test_d10_of_equal_scores_the_first_in_the_frame_is_taken(annos, order, ap):
+    """A car and, on the same place, a detection too low to count: the one that stands first is the match."""
+    pair = annos(["Car", "Pedestrian"], x=[0.0, 0.0], scores=[0.5, 0.5])
+    pair["bbox"][1] = [100, 100, 200, 110]
+    found = {key: value[list(order)] for key, value in pair.items()}
+    assert evaluate([annos(["Car"])] * 41, [found] * 41, ["Car"]).metrics["Car_3d/easy_R40"] == ap
+
+
+@pytest.mark.parametrize("width, ap", [(50, 0), (50.1, 100)])
+def test_a_match_needs_more_than_the_minimum_overlap(annos, width, ap):
+    """A pedestrian found with half the width overlaps by exactly 0.5."""
+    truth, found = annos(["Pedestrian"]), annos(["Pedestrian"], bbox=(100, 100, 100 + width, 200))
+    assert evaluate([truth] * 41, [found] * 41, ["Pedestrian"]).metrics["Pedestrian_image/easy_R40"] == ap
 
 
 def test_d11_unknown_alpha_switches_orientation_off(annos):
@@ -218,9 +226,9 @@ def test_float32_labels_count_as_the_decimals_they_were_read_from(annos):
         assert entry(average_precisions([frame], [annos(["Car"])], ["Car"]), "3d").ground_truths == (0, 1, 1)
 
 
-def test_heights_of_detections_are_whole_pixels(annos):
-    """39.9 px high: 39 whole ones, too few for easy; 40.9 are 40 and enough, whichever way up the box is."""
-    low, high = annos(["Car"], bbox=(0, 0, 60, 39.9)), annos(["Car"], bbox=(0, 40.9, 60, 0))
+def test_which_detections_are_high_enough(annos):
+    """39.9 px are too few for easy, 40 are enough, whichever way up the box is (a ground truth needs more than 40)."""
+    low, high = annos(["Car"], bbox=(0, 0, 60, 39.9)), annos(["Car"], bbox=(0, 40, 60, 0))
     for frame, counted in ((low, (0, 1, 1)), (high, (1, 1, 1))):
         assert entry(average_precisions([annos(["Car"])], [frame], ["Car"]), "3d").detections == counted
 

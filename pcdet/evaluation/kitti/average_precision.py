@@ -112,8 +112,8 @@ class Scenes:
         return self.truth.bbox[:, 3] - self.truth.bbox[:, 1]
 
     def found_height(self) -> np.ndarray:
-        """(D,) whole pixels."""
-        return np.trunc(np.abs(self.found.bbox[:, 1] - self.found.bbox[:, 3]))
+        """(D,) pixels, whichever way up the box is."""
+        return np.abs(self.found.bbox[:, 1] - self.found.bbox[:, 3])
 
 
 def average_precisions(
