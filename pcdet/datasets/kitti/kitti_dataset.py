@@ -222,8 +222,8 @@ class KittiDataset(SceneDataset):
     ) -> "EvalReport":
         """KITTI's metrics of one result a frame, then recall and precision of detections from a score on.
 
-        The latter count labelled objects whose centre lies in POINT_CLOUD_RANGE, with ``min_points`` points or more;
-        OpenPCDet's recall, of any box at ``recall_thresholds`` of 3-D IoU, counts those of the wanted classes.
+        The latter count labelled objects whose centre lies in POINT_CLOUD_RANGE, with ``min_points`` points or more.
+        OpenPCDet's recall, by any box at ``recall_thresholds`` of 3-D IoU, counts all objects of the wanted classes.
         Without labels in the split there are no metrics, and the text says so.
         """
         from pcdet.evaluation.kitti import evaluate
@@ -235,7 +235,8 @@ class KittiDataset(SceneDataset):
         ordered = [dict(r) for r in sorted(results, key=lambda r: r["index"])]
         truths = [self.infos[r["index"]]["annos"] for r in ordered]
         report = evaluate(truths, ordered, self.class_names)
-        boxes, names, points = zip(*(self._in_range(annos) for annos in truths), strict=True)
+        labelled = [self._labelled(annos) for annos in truths]
+        boxes, names, points = ([row[column] for row in labelled] for column in range(3))
         table = recall_precision(
             boxes,
             names,
@@ -250,13 +251,17 @@ class KittiDataset(SceneDataset):
         lines = [f"{tag.replace('/', '_')}: {value:f}" for tag, value in recalls.items()]
         return EvalReport(report.metrics | table.metrics | recalls, "\n".join([report.text, table.text, *lines]))
 
-    def _in_range(self, annos: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """LiDAR boxes (M, 7), names (M,) and point counts (M,) of the objects that lie where the model looks."""
+    def _labelled(self, annos: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """LiDAR boxes (M, 7), names (M,) and point counts (M,) of a frame's objects, without DontCare.
+
+        Objects whose centre lies outside POINT_CLOUD_RANGE count -1 points: nobody can be asked to find them, and
+        finding one is no fault.
+        """
         objects = np.asarray(annos["name"]) != "DontCare"
         boxes = np.asarray(annos["gt_boxes_lidar"]).reshape(-1, 7)
-        low, high = self.point_cloud_range[:3], self.point_cloud_range[3:]
-        inside = ((boxes[:, :2] >= low[:2]) & (boxes[:, :2] <= high[:2])).all(axis=1)
-        return boxes[inside], annos["name"][objects][inside], annos["num_points_in_gt"][objects][inside]
+        low, high = self.point_cloud_range[:2], self.point_cloud_range[3:5]
+        inside = ((boxes[:, :2] >= low) & (boxes[:, :2] <= high)).all(axis=1)
+        return boxes, annos["name"][objects], np.where(inside, annos["num_points_in_gt"][objects], -1)
 
     def write_results(self, results: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
         """Write KITTI label files and ``results.json`` into ``folder``."""

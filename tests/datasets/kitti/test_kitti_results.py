@@ -11,6 +11,7 @@ import torch
 from pcdet.datasets import build_dataset
 from pcdet.datasets.kitti.labels import camera_boxes, read_labels, to_annos
 from pcdet.datasets.kitti.results import detections_to_annos, label_lines
+from pcdet.evaluation.report import EvalReport
 from pcdet.structures.boxes import boxes_from_kitti_camera
 from pcdet.structures.calibration import Calibration
 from pcdet.structures.detections import Detections
@@ -115,12 +116,13 @@ def test_the_metric_is_given_truths_and_results_of_the_same_frames(small_kitti, 
 
     def evaluate(truths, results, class_names):
         given.update(truths=truths, results=results, class_names=class_names)
-        return "report"
+        return EvalReport({"x": 1.0}, "the metric's text")
 
     monkeypatch.setitem(sys.modules, "pcdet.evaluation.kitti", types.SimpleNamespace(evaluate=evaluate))
     data = build_dataset(data_settings, CLASSES, training=False, root=small_kitti)
     results = data.to_results(data.collate([data[i] for i in range(2)]), [detections(1), detections()])
-    assert data.evaluate(results[::-1]) == "report"
+    report = data.evaluate(results[::-1])
+    assert report.text.startswith("the metric's text") and report.metrics["x"] == 1.0
     assert [r["frame_id"] for r in given["results"]] == ["000002", "000005"]
     assert [t["name"].tolist() for t in given["truths"]] == [["Car"], ["DontCare"]]
     assert list(given["class_names"]) == CLASSES
