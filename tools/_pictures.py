@@ -74,7 +74,7 @@ def draw_results(dataset: Any, results: Sequence[dict[str, Any]], count: int, sc
 
 def as_detections(result: dict[str, Any]) -> Detections:
     """The arrays of a result as tensors."""
-    boxes = torch.as_tensor(result["boxes_lidar"], dtype=torch.float32).reshape(-1, 7)
+    boxes = torch.as_tensor(result["boxes_lidar"], dtype=torch.float32)  # (M, 7 + E)
     labels = torch.as_tensor(result["pred_labels"], dtype=torch.int64)
     return Detections(boxes, torch.as_tensor(result["score"], dtype=torch.float32), labels)
 

@@ -92,11 +92,10 @@ def held_out(data: Path) -> list[Path]:
 
 
 def draw(given: argparse.Namespace, folder: Path) -> None:
-    for cloud in held_out(given.data):
-        tool(
-            "demo.py", "--cfg_file", CONFIG, "--ckpt", str(checkpoint(folder)), "--data_path", str(cloud),
-            "--out", str(folder / "demo"), "--score_thresh", "0.4",
-        )  # fmt: skip
+    tool(
+        "demo.py", "--cfg_file", CONFIG, "--ckpt", str(checkpoint(folder)), "--out", str(folder / "demo"),
+        "--score_thresh", "0.4", "--data_path", *map(str, held_out(given.data)),
+    )  # fmt: skip
 
 
 def summary(data: Path, folder: Path, seconds: float) -> str:

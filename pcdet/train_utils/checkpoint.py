@@ -1,9 +1,11 @@
 """Checkpoint files: written whole or not at all, read as data."""
 
+import contextlib
 import pickle
 import re
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"The checkpoint {path} does not exist")
     try:
-        with torch.serialization.safe_globals(_numpy_numbers()):
+        with _admitting_numpy_numbers():
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, KeyError, ValueError, TypeError, pickle.UnpicklingError) as error:
         raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint: {_first_line(error)}") from error
@@ -51,6 +53,16 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _admitting_numpy_numbers() -> AbstractContextManager:
+    """Within it, ``weights_only`` loading admits NumPy's scalars."""
+    admitted = _numpy_numbers()
+    if tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6):
+        return torch.serialization.safe_globals(admitted)
+    # Before torch 2.6 things are admitted for the whole process, and only under the names they have in this NumPy.
+    torch.serialization.add_safe_globals([a[0] if isinstance(a, tuple) else a for a in admitted])
+    return contextlib.nullcontext()
 
 
 def _numpy_numbers() -> list[Any]:
