@@ -1,6 +1,7 @@
 """What data sets of single labelled clouds have in common: one item, one batch, one evaluation."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Item = dict[str, Any]
 
 
-class CloudDataset(Dataset):
+class CloudDataset(Dataset, ABC):
     """Equally long clouds with one class each. A subclass says how many there are, loads one, and names its columns.
 
     Item ``i`` of epoch ``e`` draws from ``np.random.default_rng([seed, e, i])``; evaluation draws nothing.
@@ -55,17 +56,17 @@ class CloudDataset(Dataset):
         return len(self.labels)
 
     @property
+    @abstractmethod
     def labels(self) -> np.ndarray:
         """(M,) int64, the 0-based class of every cloud."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frame_id(self, index: int) -> str:
         """Name of a cloud."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_cloud(self, index: int, rng: np.random.Generator) -> np.ndarray:
         """(N, C) float32, normalised, N = NUM_POINTS; ``rng`` is drawn from in training only."""
-        raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other random numbers from now on. Evaluation draws none."""
