@@ -8,9 +8,7 @@ from torch import Tensor
 from pcdet.layers.sparse.sites import Geometry, Sites
 
 if TYPE_CHECKING:
-    from pcdet.layers.sparse.rulebook import Rulebook
-
-Pairs = list[tuple[Tensor, Tensor]]  # for each kernel offset: input rows, output rows, both (P_k,) int64
+    from pcdet.layers.sparse.rulebook import Pairs, Rulebook
 
 
 def output_sites(inputs: Sites, geometry: Geometry) -> Sites:
@@ -63,15 +61,6 @@ def reverse_table(table: Tensor, length: int) -> Tensor:
     return reverse
 
 
-def table_pairs(table: Tensor) -> Pairs:
-    """For each offset the input rows and the output rows that meet, by output row."""
-    pairs = []
-    for neighbours in table:
-        outputs = (neighbours >= 0).nonzero().squeeze(1)  # (P_k,)
-        pairs.append((neighbours[outputs].long(), outputs))
-    return pairs
-
-
 def product(features: Tensor, weight: Tensor, rulebook: "Rulebook", inverse: bool) -> Tensor:
     """Features along a rulebook, or backwards along it, times the weight of each offset. (N, I), (K, I, O) -> (M, O)"""
     length = len(rulebook.inputs if inverse else rulebook.outputs)
@@ -83,7 +72,7 @@ def product_gradient(features: Tensor, grad: Tensor, rulebook: "Rulebook", inver
     return weight_gradient(features, grad, _directed(rulebook, inverse))
 
 
-def gather_multiply(features: Tensor, weight: Tensor, pairs: Pairs, length: int) -> Tensor:
+def gather_multiply(features: Tensor, weight: Tensor, pairs: "Pairs", length: int) -> Tensor:
     """Sum over the offsets of ``features[inputs] @ weight[k]``, added at the output rows.
 
     (N, I), (K, I, O) -> (length, O). No row occurs twice within an offset, so the order of the sums is fixed.
@@ -95,12 +84,12 @@ def gather_multiply(features: Tensor, weight: Tensor, pairs: Pairs, length: int)
     return total.to(features.dtype)
 
 
-def weight_gradient(features: Tensor, grad: Tensor, pairs: Pairs) -> Tensor:
+def weight_gradient(features: Tensor, grad: Tensor, pairs: "Pairs") -> Tensor:
     """Gradient of :func:`gather_multiply` by its weight. (N, I), (M, O) -> (K, I, O)"""
     return torch.stack([features.index_select(0, i).T @ grad.index_select(0, o) for i, o in pairs])
 
 
-def _directed(rulebook: "Rulebook", inverse: bool) -> Pairs:
+def _directed(rulebook: "Rulebook", inverse: bool) -> "Pairs":
     return [(o, i) for i, o in rulebook.pairs] if inverse else rulebook.pairs
 
 

@@ -5,8 +5,9 @@ from functools import cached_property
 from torch import Tensor
 
 from pcdet.layers.sparse.backend import backend
-from pcdet.layers.sparse.reference import Pairs, table_pairs
 from pcdet.layers.sparse.sites import Geometry, Sites
+
+Pairs = list[tuple[Tensor, Tensor]]  # for each kernel offset: input rows, output rows, both (P_k,) int64
 
 
 class Rulebook:
@@ -43,3 +44,12 @@ def build_rulebook(inputs: Sites, geometry: Geometry) -> Rulebook:
     make = backend(inputs.indices)
     outputs = inputs if geometry.subm else make.output_sites(inputs, geometry)
     return Rulebook(geometry, inputs, outputs, make.neighbour_table(inputs, outputs, geometry))
+
+
+def table_pairs(table: Tensor) -> Pairs:
+    """For each offset the input rows and the output rows that meet, by output row."""
+    pairs = []
+    for neighbours in table:
+        outputs = (neighbours >= 0).nonzero().squeeze(1)  # (P_k,)
+        pairs.append((neighbours[outputs].long(), outputs))
+    return pairs
