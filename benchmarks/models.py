@@ -70,7 +70,7 @@ def measure(given: argparse.Namespace, name: str) -> dict[str, Any]:
     from pcdet.config import load_config
     from pcdet.models.build import build_model
     from pcdet.structures.batch import to_device
-    from pcdet.train_utils.launch import choose_device
+    from pcdet.train_utils.launch import choose_device, keep_freed_memory
     from pcdet.train_utils.optimizers import build_optimizer
     from pcdet.train_utils.settings import Optimization
 
@@ -78,6 +78,8 @@ def measure(given: argparse.Namespace, name: str) -> dict[str, Any]:
         torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     device = choose_device(given.device)
+    if device.type == "cpu":  # as the tools do
+        keep_freed_memory()
     settings = load_config(CONFIGS[name]).settings
     info, batch = inputs(given, settings)
     batch = to_device(batch, device)

@@ -91,12 +91,15 @@ def output_folder(given: argparse.Namespace, config: "Config") -> Path:
 
 def start(given: argparse.Namespace) -> Any:
     """Join the other processes, if any, and return this one's torch device."""
-    from pcdet.train_utils.launch import choose_device, start_processes
+    from pcdet.train_utils.launch import choose_device, keep_freed_memory, start_processes
 
     if given.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(given.local_rank))
     start_processes(given.launcher, given.tcp_port, given.device)
-    return choose_device(given.device)
+    device = choose_device(given.device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return device
 
 
 def stop() -> None:

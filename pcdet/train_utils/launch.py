@@ -1,7 +1,9 @@
 """Devices, seeds and the start of several processes."""
 
+import ctypes
 import os
 import subprocess
+import sys
 
 import numpy as np
 import torch
@@ -23,6 +25,26 @@ def choose_device(name: str) -> torch.device:
     index = ranks.local_rank() % torch.cuda.device_count()
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+# glibc's mallopt: blocks from M_MMAP_THRESHOLD bytes on are mapped, and the heap's top is given back beyond
+# M_TRIM_THRESHOLD free bytes.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep large freed blocks for the next step instead of returning them to the system.
+
+    A training step on a CPU frees and takes the same hundreds of MiB again and again, and the system clears every page
+    of them: a fifth of a PointPillars step. It costs about a quarter more peak memory. Returns whether it took effect:
+    only glibc (Linux) has the switch.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        return False
+    return bool(library.mallopt(M_MMAP_THRESHOLD, 1 << 30) and library.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
 
 
 def start_processes(launcher: str, tcp_port: int, device: str) -> None:
