@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 """Devices, seeds, BatchNorm over ranks."""
 
 import logging
@@ -62,16 +59,20 @@ def test_sync_bn_keeps_the_names_of_the_weights(monkeypatch):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_large_blocks_are_kept_after_they_were_freed():
-    """In a process of its own: once the heap has grown, a block of 256 MiB is taken again without page faults."""
+    """In a process of its own: a block of 128 MiB that is taken, written and freed again and again."""
     code = """
-import resource, torch
+import ctypes, resource
 from pcdet.train_utils.launch import keep_freed_memory
 assert keep_freed_memory()
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
 faults = []
 for _ in range(4):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(64 << 20)
+    block = library.malloc(ctypes.c_size_t(128 << 20))
+    library.memset(ctypes.c_void_p(block), 1, ctypes.c_size_t(128 << 20))
+    library.free(ctypes.c_void_p(block))
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-assert min(faults) < max(faults) / 10, faults
+assert max(faults[1:]) < 100, faults
 """
     subprocess.run([sys.executable, "-c", code], check=True)
