@@ -24,6 +24,10 @@ def run(main: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = 130
+    if "torch" in sys.modules and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        from pcdet.train_utils.launch import end_process
+
+        end_process(status)
     sys.exit(status)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pcdet.utils.logging import get_logger
-from pcdet.utils.registry import Registry, construct
+from pcdet.utils.registry import Registry, construct, nearest
 
 DATASETS = Registry("dataset")
 
@@ -33,7 +33,9 @@ def build_dataset(
     does not take.
     """
     name = str(data_settings["DATASET"])
-    if name in _HOMES and name not in DATASETS:
+    if name not in _HOMES and name not in DATASETS:
+        raise KeyError(f"No dataset is called '{name}'.{nearest(name, {*_HOMES, *DATASETS})}")
+    if name not in DATASETS:
         importlib.import_module(_HOMES[name])
     settings = dict(data_settings)
     if root is not None:

@@ -10,7 +10,7 @@ from engine_fakes import FakeScenes, fresh_model
 from pcdet.train_utils import tracking
 from pcdet.train_utils.engine import RunOptions, Trainer
 from pcdet.train_utils.evaluate import Evaluator
-from pcdet.train_utils.launch import choose_device, start_processes, stop_processes
+from pcdet.train_utils.launch import choose_device, end_process, start_processes, stop_processes
 from pcdet.train_utils.settings import Optimization
 from pcdet.utils import distributed as ranks
 
@@ -44,6 +44,7 @@ def main() -> None:
     }
     (given.folder / f"rank{ranks.rank()}.json").write_text(json.dumps(seen))
     stop_processes()
+    end_process(0)
 
 
 if __name__ == "__main__":
