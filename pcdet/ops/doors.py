@@ -1,6 +1,6 @@
 """What the doors of all operators share: shape checks, and the choice of an implementation.
 
-A door checks its arguments and calls a ``torch.library`` operator ``pcdet::...``, so that ``torch.compile``,
+A door checks its arguments and calls an operator registered with torch ``pcdet::...``, so that ``torch.compile``,
 ``torch.export`` and fake tensors see one opaque step instead of a numba kernel or a loop. That operator asks
 :func:`backend` for the module which serves the device. NumPy arrays go to the module without that detour.
 """

@@ -28,10 +28,8 @@ def atomic_open(path: str | Path, mode: str = "wb") -> Iterator[IO]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)  # after the rename there is nothing left to remove
 
 
 def _umask() -> int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numba.core.dispatcher import Dispatcher
 from ops_cases import generator, random_boxes
+from torch import library
 
 import pcdet.ops
 from pcdet.ops.ball_query import ball_query
@@ -39,7 +40,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_opcheck(name):
-    torch.library.opcheck(getattr(torch.ops.pcdet, name).default, SAMPLES[name])
+    library.opcheck(getattr(torch.ops.pcdet, name).default, SAMPLES[name])
 
 
 def set_abstraction(points):

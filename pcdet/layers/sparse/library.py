@@ -49,9 +49,9 @@ def convolve(peer: ModuleType, layer: "SparseConvolution", x: SparseConvTensor) 
     twin.weight, twin.bias = layer.weight, layer.bias
     twin.train(layer.training)
     given = peer.SparseConvTensor(x.features, x.indices, list(x.spatial_shape), x.batch_size)
-    given.indice_dict = x.library_cache  # the library copies it
+    given.indice_dict = x.gpu_cache  # the library copies it
     made = twin(given)
-    x.library_cache.update(made.indice_dict)
+    x.gpu_cache.update(made.indice_dict)
     if layer.geometry.subm:
         return x.replace_feature(made.features)
     sites = Sites(made.indices, tuple(int(size) for size in made.spatial_shape), x.batch_size)

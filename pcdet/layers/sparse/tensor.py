@@ -31,7 +31,7 @@ class SparseConvTensor:
         self.features = features
         self.sites = Sites.checked(indices, tuple(int(size) for size in spatial_shape), int(batch_size))
         self.rulebooks: dict[str, Rulebook] = {}  # by indice_key; shared by all tensors that come from this one
-        self.library_cache: dict = {}  # what a GPU library keeps between layers; shared likewise
+        self.gpu_cache: dict = {}  # what a GPU library keeps between layers; shared likewise
 
     @property
     def indices(self) -> Tensor:
@@ -58,7 +58,7 @@ class SparseConvTensor:
             raise ValueError(f"{len(features)} rows of features do not fit {len(sites)} sites")
         new = object.__new__(SparseConvTensor)
         new.features, new.sites = features, sites
-        new.rulebooks, new.library_cache = self.rulebooks, self.library_cache
+        new.rulebooks, new.gpu_cache = self.rulebooks, self.gpu_cache
         return new
 
     def dense(self) -> Tensor:

@@ -1,7 +1,7 @@
 """Neighbours within a radius, of equally long clouds."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_columns, require_same_device
 
@@ -31,7 +31,7 @@ def ball_query(
     return _query(points[..., :3].detach().float(), centres[..., :3].detach().float(), float(radius), num_samples)
 
 
-@torch.library.custom_op("pcdet::ball_query", mutates_args=())
+@library.custom_op("pcdet::ball_query", mutates_args=())
 def _query(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> tuple[Tensor, Tensor]:
     return backend("ball_query", points.device.type).query(points, centres, radius, num_samples)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_columns
 
@@ -59,7 +59,7 @@ def _integers(values: Tensor | Sequence[int]) -> list[int]:
     return values.tolist() if isinstance(values, Tensor) else list(values)
 
 
-@torch.library.custom_op("pcdet::furthest_point_sample", mutates_args=())
+@library.custom_op("pcdet::furthest_point_sample", mutates_args=())
 def _sample_batch(points: Tensor, num_samples: int) -> Tensor:
     return backend("furthest_point_sampling", points.device.type).sample_batch(points, num_samples)
 
@@ -69,7 +69,7 @@ def _(points: Tensor, num_samples: int) -> Tensor:
     return points.new_empty(points.shape[0], num_samples, dtype=torch.int64)
 
 
-@torch.library.custom_op("pcdet::furthest_point_sample_stack", mutates_args=())
+@library.custom_op("pcdet::furthest_point_sample_stack", mutates_args=())
 def _sample_stack(points: Tensor, counts: Sequence[int], samples: Sequence[int]) -> Tensor:
     return backend("furthest_point_sampling", points.device.type).sample_stack(points, counts, samples)
 

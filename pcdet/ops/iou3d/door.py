@@ -1,7 +1,7 @@
 """Overlap of every box of one set with every box of another."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_boxes, require_same_device
 
@@ -43,17 +43,17 @@ def _checked(boxes_a: Tensor, boxes_b: Tensor) -> tuple[Tensor, Tensor]:
     return boxes_a.detach(), boxes_b.detach()
 
 
-@torch.library.custom_op("pcdet::boxes_overlap_bev", mutates_args=())
+@library.custom_op("pcdet::boxes_overlap_bev", mutates_args=())
 def _overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_overlap_bev(boxes_a, boxes_b)
 
 
-@torch.library.custom_op("pcdet::boxes_iou_bev", mutates_args=())
+@library.custom_op("pcdet::boxes_iou_bev", mutates_args=())
 def _iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_iou_bev(boxes_a, boxes_b)
 
 
-@torch.library.custom_op("pcdet::boxes_iou3d", mutates_args=())
+@library.custom_op("pcdet::boxes_iou3d", mutates_args=())
 def _iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_iou3d(boxes_a, boxes_b)
 

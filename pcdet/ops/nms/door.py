@@ -1,7 +1,7 @@
 """Greedy non-maximum suppression by overlap seen from above."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_boxes, require_same_device
 
@@ -47,11 +47,11 @@ def nms_normal_bev(
     return nms_bev(upright, scores, threshold, pre_max_size, post_max_size)
 
 
-@torch.library.custom_op("pcdet::nms_bev", mutates_args=())
+@library.custom_op("pcdet::nms_bev", mutates_args=())
 def _greedy(boxes: Tensor, threshold: float, limit: int) -> Tensor:
     return backend("nms", boxes.device.type).greedy(boxes, threshold, limit)
 
 
 @_greedy.register_fake
 def _(boxes: Tensor, threshold: float, limit: int) -> Tensor:
-    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+    return boxes.new_empty(library.get_ctx().new_dynamic_size(), dtype=torch.int64)

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_boxes, require_columns, require_same_device, tensor_of
 
@@ -56,7 +56,7 @@ def _require(points: np.ndarray | Tensor, boxes: np.ndarray | Tensor) -> None:
         raise ValueError(f"points ({type(points).__name__}) and boxes ({type(boxes).__name__}) must be of one kind")
 
 
-@torch.library.custom_op("pcdet::points_in_boxes_mask", mutates_args=())
+@library.custom_op("pcdet::points_in_boxes_mask", mutates_args=())
 def _mask(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
     return backend("points_in_boxes", points.device.type).mask(points, boxes, margin)
 
@@ -66,7 +66,7 @@ def _(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
     return points.new_empty(len(boxes), len(points), dtype=torch.bool)
 
 
-@torch.library.custom_op("pcdet::points_in_boxes_index", mutates_args=())
+@library.custom_op("pcdet::points_in_boxes_index", mutates_args=())
 def _index(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
     return backend("points_in_boxes", points.device.type).index(points, boxes, margin)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_columns, tensor_of
 
@@ -64,7 +64,7 @@ def _require_grid(point_cloud_range: Sequence[float], voxel_size: Sequence[float
         raise ValueError(f"voxel_size {list(voxel_size)} and grid_size {list(grid_size)} must be above 0")
 
 
-@torch.library.custom_op("pcdet::voxelize", mutates_args=())
+@library.custom_op("pcdet::voxelize", mutates_args=())
 def _voxelize(
     points: Tensor,
     minimum: Sequence[float],
@@ -79,6 +79,6 @@ def _voxelize(
 
 @_voxelize.register_fake
 def _(points, minimum, voxel_size, grid_size, max_points, max_voxels):
-    count = torch.library.get_ctx().new_dynamic_size()
+    count = library.get_ctx().new_dynamic_size()
     coords = points.new_empty(count, 3, dtype=torch.int32)
     return points.new_empty(count, max_points, points.shape[1]), coords, coords.new_empty(count)
