@@ -1,0 +1,95 @@
+"""What the dynamic encoders share: which cell every point lies in, and a layer that takes maxima over the cells.
+
+"Dynamic" means that no cell or point is dropped or padded (Zhou et al., "End-to-End Multi-View Fusion for 3D Object
+Detection in LiDAR Point Clouds", sec. 3.1).
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pcdet.layers.fc import RowNorm
+from pcdet.structures.dataset_info import DatasetInfo
+
+
+class PointCells(NamedTuple):
+    """Points inside the grid, and the cells that hold at least one of them."""
+
+    points: Tensor  # (N', 1 + C) scene, x, y, z, ...; in their order
+    places: Tensor  # (N', D) int64; the cell of each along x, y (, z)
+    cell: Tensor  # (N',) int64; its row in ``coords``
+    coords: Tensor  # (V, 1 + D) int32; scene, (z,) y, x, sorted by scene, x, y (, z)
+
+    def offsets(self, info: DatasetInfo) -> Tensor:
+        """Each point's offset from the centre of its cell in metres, (N', 3); of a pillar, from half of one z cell."""
+        size = self.points.new_tensor(info.voxel_size)
+        first = size / 2 + self.points.new_tensor(info.point_cloud_range[:3])  # (3,) centre of the first cell
+        steps = F.pad(self.places, (0, 3 - self.places.shape[1])).to(self.points.dtype)  # (N', 3)
+        return self.points[:, 1:4] - (steps * size + first)
+
+
+def cells_of(points: Tensor, info: DatasetInfo, axes: int) -> PointCells:
+    """The cells of points (N, 1 + C) of a batch, along x and y (``axes`` 2: pillars of any height) or x, y, z (3).
+
+    Points outside the grid along these axes are left out. The arithmetic is float32, as in the published code, so that
+    points on a border fall on the same side of it.
+    """
+    low = points.new_tensor(info.point_cloud_range[:axes])
+    grid = torch.tensor(info.grid_size[:axes], device=points.device)
+    places = ((points[:, 1 : 1 + axes] - low) / points.new_tensor(info.voxel_size[:axes])).floor().long()  # (N, D)
+    inside = ((places >= 0) & (places < grid)).all(dim=1)
+    points, places = points[inside], places[inside]
+    number = points[:, 0].long()
+    for axis in range(axes):
+        number = number * info.grid_size[axis] + places[:, axis]
+    occupied, cell = torch.unique(number, return_inverse=True)  # (V,), (N',)
+    columns = []
+    for size in reversed(info.grid_size[:axes]):
+        columns.append(occupied % size)
+        occupied = occupied // size
+    return PointCells(points, places, cell, torch.stack([occupied, *columns], dim=1).int())
+
+
+class CellFeatureLayer(nn.Module):
+    """A linear layer over points, norm, ReLU, and the maximum over each cell (PointPillars, sec. 2.1).
+
+    Any layer but the last appends the maximum to every point's own features, which therefore get half the channels.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, use_norm: bool, last: bool):
+        super().__init__()
+        self.last = last
+        width = out_channels if last else out_channels // 2
+        self.linear = nn.Linear(in_channels, width, bias=not use_norm)
+        self.norm = RowNorm(width, eps=1e-3, momentum=0.01) if use_norm else None
+
+    def forward(
+        self,
+        features: Tensor,  # (N', C)
+        cells: PointCells,
+    ) -> Tensor:
+        """-> (V, C') for the last layer, else (N', C')."""
+        x = self.linear(features)  # (N', C')
+        if self.norm is not None:
+            x = self.norm(x)
+        x = F.relu(x)
+        highest = cell_max(x, cells)  # (V, C')
+        if self.last:
+            return highest
+        return torch.cat([x, highest[cells.cell]], dim=1)
+
+
+def cell_max(features: Tensor, cells: PointCells) -> Tensor:
+    """The largest features of each cell. (N', C) -> (V, C) float32"""
+    index = cells.cell.unsqueeze(1).expand_as(features)
+    empty = features.new_zeros(len(cells.coords), features.shape[1], dtype=torch.float32)
+    return empty.scatter_reduce(0, index, features.float(), "amax", include_self=False)
+
+
+def cell_mean(features: Tensor, cells: PointCells) -> Tensor:
+    """The mean features of each cell. (N', C) -> (V, C) float32"""
+    index = cells.cell.unsqueeze(1).expand_as(features)
+    empty = features.new_zeros(len(cells.coords), features.shape[1], dtype=torch.float32)
+    return empty.scatter_reduce(0, index, features.float(), "mean", include_self=False)
