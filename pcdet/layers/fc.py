@@ -33,13 +33,13 @@ def conv1d_stack(
 ) -> nn.Sequential:
     """Layers of a head over regions: convolution without bias, norm, ReLU; at the end one convolution with bias.
 
-    With ``out_channels`` dropout follows the first hidden layer, without it every one but the last.
+    With ``out_channels`` a dropout layer, of rate 0 too, follows the first hidden layer. Without it one follows every
+    hidden layer but the last, where the rate is above 0. (The indices of checkpoints' names depend on this.)
     """
     layers: list[nn.Module] = []
     for i, width in enumerate(hidden):
         layers += [RowConv1d(in_channels, width, bias=False), RowNorm(width), nn.ReLU()]
-        drops = i == 0 if out_channels is not None else i != len(hidden) - 1
-        if drops and dropout > 0:
+        if (i == 0) if out_channels is not None else (dropout > 0 and i != len(hidden) - 1):
             layers.append(nn.Dropout(dropout))
         in_channels = width
     if out_channels is not None:

@@ -15,7 +15,6 @@ class Candidates(NamedTuple):
     boxes: Tensor  # (A, 7+)
     logits: Tensor  # (A, K); -inf for a class that the box's head does not predict
     labels: Tensor | None = None  # (A,) int64, 1-based: the classes, where they are known already
-    proposal_logits: Tensor | None = None  # (A,) what the first stage said of the same boxes
 
 
 class Proposals(NamedTuple):
@@ -23,7 +22,7 @@ class Proposals(NamedTuple):
 
     rois: Tensor  # (B, R, 7); rows of zeros where a scene has fewer
     roi_scores: Tensor  # (B, R) as the first stage gives them: logits, or scores in [0, 1] of a centre head
-    roi_labels: Tensor  # (B, R) int64, 1-based; that of a row of zeros is 1
+    roi_labels: Tensor  # (B, R) int64, 1-based; that of a row of zeros says nothing
 
     @property
     def exist(self) -> Tensor:
@@ -31,11 +30,11 @@ class Proposals(NamedTuple):
         return (self.rois[..., 3:6] != 0).any(dim=-1)
 
 
-def stack_proposals(scenes: Sequence[Detections], rows: int, like: Tensor) -> Proposals:
+def stack_proposals(scenes: Sequence[Detections], rows: int, like: Tensor, padding_label: int) -> Proposals:
     """One table for all scenes, each padded to ``rows``; dtype and device are those of ``like``."""
     rois = like.new_zeros(len(scenes), rows, 7)
     scores = like.new_zeros(len(scenes), rows)
-    labels = torch.ones(len(scenes), rows, dtype=torch.int64, device=like.device)
+    labels = torch.full((len(scenes), rows), padding_label, dtype=torch.int64, device=like.device)
     for i, scene in enumerate(scenes):
         rois[i, : len(scene)] = scene.boxes[:, :7]
         scores[i, : len(scene)] = scene.scores

@@ -5,56 +5,72 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor
 
+from pcdet.models.candidates import Candidates
 from pcdet.ops.nms import nms_bev, nms_normal_bev
 from pcdet.structures.detections import Detections
 
 
 class NmsConfig(TypedDict, total=False):
-    """Suppression: by class or of all classes together, rotated or upright overlap, most boxes before and after."""
+    """Suppression: by class or of all classes together, rotated or upright overlap, most boxes before and after.
+
+    USE_FAST_NMS and SCORE_THRESH are not read here: OpenPCDet's YAML files have them, its code does not heed them.
+    """
 
     MULTI_CLASSES_NMS: bool
     NMS_TYPE: Literal["nms_gpu", "nms_normal_gpu"]
     NMS_THRESH: float
     NMS_PRE_MAXSIZE: int
     NMS_POST_MAXSIZE: int
+    USE_FAST_NMS: bool
+    SCORE_THRESH: float
 
 
 class PostProcessing(TypedDict, total=False):
     """What becomes of the boxes of a scene. RECALL_THRESH_LIST and EVAL_METRIC are for the evaluation."""
 
     RECALL_THRESH_LIST: list[float]
-    EVAL_METRIC: Literal["kitti"]
+    EVAL_METRIC: Literal["kitti", "waymo"]
     SCORE_THRESH: float
     OUTPUT_RAW_SCORE: bool
     MULTI_CLASSES_NMS: bool
     NMS_CONFIG: NmsConfig
 
 
-def select_detections(boxes: Tensor, logits: Tensor, settings: PostProcessing) -> Detections:
-    """The boxes of one scene that remain. (A, 7), (A, K) -> :class:`Detections` by descending score.
+def select_detections(scene: Candidates, settings: PostProcessing) -> Detections:
+    """The boxes of one scene that remain, by descending score.
 
     Scores are sigmoids of the logits; those below SCORE_THRESH are dropped. Without MULTI_CLASSES_NMS a box has its
-    best class and all classes suppress each other; with it every class is suppressed by itself, a box may be found
-    in several classes, and the detections come class by class. OUTPUT_RAW_SCORE reports logits instead of scores.
+    best class, or the one it had before, and all classes suppress each other; with it every class is suppressed by
+    itself, a box may be found in several classes, and the detections come class by class. OUTPUT_RAW_SCORE reports
+    logits instead of scores.
     """
-    nms = settings["NMS_CONFIG"]
+    nms, least = settings["NMS_CONFIG"], settings.get("SCORE_THRESH", 0.0)
+    raw = settings.get("OUTPUT_RAW_SCORE", False)
     if nms.get("MULTI_CLASSES_NMS", False):
-        scores = logits.sigmoid()  # (A, K)
-        parts = [_suppress(boxes, scores[:, k], settings) for k in range(logits.shape[1])]
+        scores = scene.logits.sigmoid()  # (A, K)
+        parts = [suppress(scene.boxes, scores[:, k], nms, least, scene.logits[:, k]) for k in range(scores.shape[1])]
         keep = torch.cat(parts)
-        label = torch.cat([torch.full_like(part, k) for k, part in enumerate(parts)])
-    else:
-        best, classes = logits.max(dim=1)  # (A,)
-        keep = _suppress(boxes, best.sigmoid(), settings)
-        label = classes[keep]
-    found = logits[keep, label]
-    return Detections(boxes[keep], found if settings.get("OUTPUT_RAW_SCORE", False) else found.sigmoid(), label + 1)
+        classes = torch.cat([torch.full_like(part, k) for k, part in enumerate(parts)])
+        found = (scene.logits if raw else scores)[keep, classes]
+        return Detections(scene.boxes[keep], found, classes + 1)
+    best, classes = scene.logits.max(dim=1)  # (A,)
+    labels = classes + 1 if scene.labels is None else scene.labels
+    scores = best.sigmoid()
+    keep = suppress(scene.boxes, scores, nms, least)
+    return Detections(scene.boxes[keep], best[keep] if raw else scores[keep], labels[keep])
 
 
-def _suppress(boxes: Tensor, scores: Tensor, settings: PostProcessing) -> Tensor:
-    """Indices (M,) of the boxes that survive, by descending score."""
-    nms = settings["NMS_CONFIG"]
-    candidates = (scores >= settings.get("SCORE_THRESH", 0.0)).nonzero()[:, 0]
+def suppress(
+    boxes: Tensor, scores: Tensor, nms: NmsConfig, least: float | None = None, logits: Tensor | None = None
+) -> Tensor:
+    """Indices (M,) of the boxes (A, 7+) that survive, by descending score (A,).
+
+    Boxes below the score ``least`` take no part, nor those whose ``logits`` are -inf.
+    """
+    allowed = torch.ones_like(scores, dtype=torch.bool) if least is None else scores >= least
+    if logits is not None:
+        allowed = allowed & (logits > -torch.inf)
+    candidates = allowed.nonzero()[:, 0]
     function = nms_normal_bev if nms.get("NMS_TYPE") == "nms_normal_gpu" else nms_bev
     keep = function(
         boxes[candidates],

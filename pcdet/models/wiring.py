@@ -68,8 +68,15 @@ def plan(slots: Mapping[str, nn.Module], keys: Collection[str]) -> tuple[Step, .
     return tuple(steps)
 
 
-def run(model: nn.Module, steps: tuple[Step, ...], batch: Batch) -> dict[str, Any]:
-    """Feed the slots of ``model`` one after the other; the result of each under its name. ``batch`` is left alone.
+class Run(NamedTuple):
+    """What came of feeding slots."""
+
+    results: dict[str, Any]  # of each slot, by its name
+    values: Batch  # the batch with every key that they added
+
+
+def run(model: nn.Module, steps: tuple[Step, ...], batch: Batch) -> Run:
+    """Feed the slots of ``model`` one after the other. ``batch`` is left alone.
 
     An optional key that a batch lacks is left to the slot's default. Raises ``KeyError`` for a required one.
     """
@@ -78,4 +85,4 @@ def run(model: nn.Module, steps: tuple[Step, ...], batch: Batch) -> dict[str, An
     for slot, keys in steps:
         results[slot] = getattr(model, slot)(**{key: values[key] for key in keys if key in values})
         values.update(results[slot]._asdict())
-    return results
+    return Run(results, values)

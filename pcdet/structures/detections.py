@@ -1,6 +1,6 @@
 """The typed results of models."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -14,15 +14,18 @@ class Detections:
     boxes: Tensor  # (M, 7 + E) x y z dx dy dz heading, then extras such as velocity; metres and radians, LiDAR frame
     scores: Tensor  # (M,) in [0, 1]
     labels: Tensor  # (M,) int64, 1-based
+    proposals: Tensor | None = None  # (R, 7) what a second stage began with; it has no part in M
+    refined: Tensor | None = None  # (R, 7) what it made of them, before suppression
 
     def __getitem__(self, keep) -> "Detections":
-        return Detections(self.boxes[keep], self.scores[keep], self.labels[keep])
+        return replace(self, boxes=self.boxes[keep], scores=self.scores[keep], labels=self.labels[keep])
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def to(self, device) -> "Detections":
-        return Detections(self.boxes.to(device), self.scores.to(device), self.labels.to(device))
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Detections(**{name: None if value is None else value.to(device) for name, value in moved.items()})
 
     @staticmethod
     def empty(extras: int = 0, device=None) -> "Detections":

@@ -42,15 +42,15 @@ def test_slots_are_fed_by_name_and_the_batch_stays_as_it_is():
     model = Holder(one=MakesA(), two=MakesB())
     steps = wiring.plan({"one": model.one, "two": model.two}, ["points", "extra"])
     batch = {"points": 1, "extra": 5, "other": "x"}
-    assert wiring.run(model, steps, batch) == {"one": A(2), "two": B(10)}
+    assert wiring.run(model, steps, batch).results == {"one": A(2), "two": B(10)}
     assert batch == {"points": 1, "extra": 5, "other": "x"}
 
 
 def test_what_may_be_missing_takes_its_default():
     model = Holder(one=MakesA(), two=MakesB())
     slots = {"one": model.one, "two": model.two}
-    assert wiring.run(model, wiring.plan(slots, ["points"]), {"points": 1})["two"] == B(20)
-    assert wiring.run(model, wiring.plan(slots, ["points", "extra"]), {"points": 1})["two"] == B(20)
+    assert wiring.run(model, wiring.plan(slots, ["points"]), {"points": 1}).results["two"] == B(20)
+    assert wiring.run(model, wiring.plan(slots, ["points", "extra"]), {"points": 1}).results["two"] == B(20)
 
 
 def test_a_key_that_nobody_writes_is_named_when_the_model_is_built():

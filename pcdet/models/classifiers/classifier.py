@@ -34,7 +34,7 @@ class Classifier(nn.Module):
 
     def forward(self, batch: Batch) -> TrainOutput | ClassScores:
         """Losses and accuracy in training, logits (B, K) in evaluation."""
-        preds = wiring.run(self, self.steps, batch)["cls_head"]
+        preds = wiring.run(self, self.steps, batch).results["cls_head"]
         if not self.training:
             return ClassScores(preds.logits)
         labels = batch["class_labels"]
