@@ -2,19 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pcdet.models.backbones_2d.blocks import BevBackboneFeatures, conv_block, resample
 from pcdet.models.registry import BACKBONES_2D
 from pcdet.structures.dataset_info import DatasetInfo
-
-
-class BevBackboneFeatures(NamedTuple):
-    """What the backbone adds to the batch."""
-
-    spatial_features_2d: Tensor  # (B, C, Y, X)
 
 
 @BACKBONES_2D.register
@@ -50,17 +44,21 @@ class BaseBEVBackbone(nn.Module):
 
         widths = [channels["spatial_features"], *num_filters]
         self.blocks = nn.ModuleList(
-            _block(widths[i], widths[i + 1], layer_strides[i], layer_nums[i]) for i in range(len(layer_nums))
+            self.make_block(widths[i], widths[i + 1], layer_strides[i], layer_nums[i]) for i in range(len(layer_nums))
         )
         # The lists are equally long, but for the stride that enlarges the concatenation.
         self.deblocks = nn.ModuleList(
-            _resample(narrow, wide, stride, use_conv_for_no_stride)
+            resample(narrow, wide, stride, use_conv_for_no_stride)
             for narrow, wide, stride in zip(num_filters, num_upsample_filters, upsample_strides, strict=False)
         )
         width = sum(num_upsample_filters or num_filters)
         if len(upsample_strides) > len(layer_nums):
-            self.deblocks.append(_resample(width, width, upsample_strides[-1], use_conv_for_no_stride))
+            self.deblocks.append(resample(width, width, upsample_strides[-1], use_conv_for_no_stride))
         self.out_channels = {"spatial_features_2d": width}
+
+    def make_block(self, in_channels: int, out_channels: int, stride: int, repeats: int) -> nn.Sequential:
+        """The layers of one block."""
+        return conv_block(in_channels, out_channels, stride, repeats)
 
     def forward(
         self,
@@ -113,27 +111,3 @@ def _out_stride(layer_strides: Sequence[int], upsample_strides: Sequence[float])
             f"the blocks end at the strides {strides}, which cannot be concatenated; all must be equal"
         )
     return strides[0] / (upsample_strides[-1] if len(upsample_strides) > len(coarse) else 1)
-
-
-def _block(in_channels: int, out_channels: int, stride: int, repeats: int) -> nn.Sequential:
-    # Checkpoints count a padding layer in front; the first convolution pads by itself, which saves a copy of the map.
-    layers: list[nn.Module] = [nn.Identity()]
-    for i in range(repeats + 1):
-        width, step = (in_channels, stride) if i == 0 else (out_channels, 1)
-        layers += [nn.Conv2d(width, out_channels, 3, stride=step, padding=1, bias=False), *_norm_act(out_channels)]
-    return nn.Sequential(*layers)
-
-
-def _resample(in_channels: int, out_channels: int, stride: float, conv_for_no_stride: bool) -> nn.Sequential:
-    """Enlarge a map ``stride`` times, or reduce it ``1 / stride`` times."""
-    if stride > 1 or (stride == 1 and not conv_for_no_stride):
-        size = int(stride)
-        layer: nn.Module = nn.ConvTranspose2d(in_channels, out_channels, size, stride=size, bias=False)
-    else:
-        size = round(1 / stride)
-        layer = nn.Conv2d(in_channels, out_channels, size, stride=size, bias=False)
-    return nn.Sequential(layer, *_norm_act(out_channels))
-
-
-def _norm_act(channels: int) -> list[nn.Module]:
-    return [nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01), nn.ReLU(inplace=True)]

@@ -24,7 +24,7 @@ def dense_block(in_channels: int, out_channels: int, *, stride: int = 1) -> nn.S
 
 
 class SparseBasicBlock(SparseModule):
-    """Two submanifold convolutions and a shortcut (He et al., "Deep Residual Learning", sec. 3.3), on a 2-D or 3-D grid.
+    """Two submanifold convolutions and a shortcut (He et al., "Deep Residual Learning", sec. 3.3), in 2-D or 3-D.
 
     The number of channels stays. Both convolutions have a bias unless told otherwise, as in the published models.
     """

@@ -1,5 +1,6 @@
 """Pillars back at their places (Lang et al., "PointPillars", sec. 2.1, the pseudo-image)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -43,7 +44,58 @@ class PointPillarScatter(nn.Module):
         voxel_coords: Tensor,  # (V, 4) scene, z, y, x
         batch_size: int,
     ) -> PillarImage:
-        scene, y, x = voxel_coords[:, [0, 2, 3]].long().unbind(1)
-        image = pillar_features.new_zeros(batch_size, pillar_features.shape[1], self.ny * self.nx)
-        image[scene, :, y * self.nx + x] = pillar_features
+        image = scatter_rows(pillar_features, voxel_coords, batch_size, (self.nx, self.ny, 1))
         return PillarImage(image.view(batch_size, -1, self.ny, self.nx))
+
+
+@MAPS_TO_BEV.register
+class PointPillarScatter3d(nn.Module):
+    """Writes voxels into a grid with cells along z, which become channels: channel ``c * Z + z``.
+
+    ``input_shape`` is the grid (x, y, z) of the voxels, ``num_bev_features`` channels times cells along z. Raises
+    ``ValueError`` where these do not fit the features.
+    """
+
+    def __init__(
+        self,
+        info: DatasetInfo,
+        channels: dict[str, int],
+        *,
+        input_shape: Sequence[int],
+        num_bev_features: int,
+    ):
+        super().__init__()
+        if len(input_shape) != 3:
+            raise ValueError(f"PointPillarScatter3d: INPUT_SHAPE is {list(input_shape)}; it needs cells along x, y, z")
+        if num_bev_features != channels["pillar_features"] * input_shape[2]:
+            raise ValueError(
+                f"PointPillarScatter3d: NUM_BEV_FEATURES is {num_bev_features}, but the features' "
+                f"{channels['pillar_features']} channels times {input_shape[2]} cells along z (INPUT_SHAPE) are "
+                f"{channels['pillar_features'] * input_shape[2]}"
+            )
+        self.grid = tuple(input_shape)
+        self.out_channels = {"spatial_features": num_bev_features}
+
+    def forward(
+        self,
+        pillar_features: Tensor,  # (V, C)
+        voxel_coords: Tensor,  # (V, 4) scene, z, y, x
+        batch_size: int,
+    ) -> PillarImage:
+        nx, ny, _ = self.grid
+        image = scatter_rows(pillar_features, voxel_coords, batch_size, self.grid)
+        return PillarImage(image.view(batch_size, -1, ny, nx))  # (B, C * Z, Y, X)
+
+
+def scatter_rows(
+    features: Tensor,  # (V, C)
+    coords: Tensor,  # (V, 4) scene, z, y, x
+    batch_size: int,
+    grid: Sequence[int],  # cells along x, y, z
+) -> Tensor:
+    """Rows into a grid that is zero elsewhere. -> (B, C, Z * Y * X)"""
+    nx, ny, nz = grid
+    scene, z, y, x = coords.long().unbind(1)
+    image = features.new_zeros(batch_size, features.shape[1], nz * ny * nx)
+    image[scene, :, (z * ny + y) * nx + x] = features
+    return image
