@@ -1,4 +1,4 @@
-"""MeanVFE, VoxelBackBone8x and HeightCompression: values by hand, names, and invariances."""
+"""MeanVFE, the sparse voxel backbones and HeightCompression: values by hand, names, and invariances."""
 
 import json
 
@@ -7,6 +7,7 @@ import torch
 
 from pcdet.layers.sparse import SparseConvTensor
 from pcdet.models.backbones_3d.voxel_backbone import VoxelBackBone8x
+from pcdet.models.backbones_3d.voxel_res_backbone import VoxelResBackBone8x
 from pcdet.models.map_to_bev.height_compression import HeightCompression
 from pcdet.models.registry import BACKBONES_3D, MAPS_TO_BEV, VFES
 from pcdet.models.vfe.mean_vfe import MeanVFE
@@ -21,9 +22,12 @@ INFO = DatasetInfo(
 )
 
 
-def backbone(**options) -> VoxelBackBone8x:
+both = pytest.mark.parametrize("kind", [VoxelBackBone8x, VoxelResBackBone8x])
+
+
+def backbone(kind=VoxelBackBone8x, **options) -> VoxelBackBone8x | VoxelResBackBone8x:
     torch.manual_seed(0)
-    return VoxelBackBone8x(INFO, {"voxel_features": 4}, **options)
+    return kind(INFO, {"voxel_features": 4}, **options)
 
 
 def voxels(count: int, batch_size: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,7 +38,8 @@ def voxels(count: int, batch_size: int = 2) -> tuple[torch.Tensor, torch.Tensor]
     return torch.randn(count, 4, generator=generator), coords
 
 
-def test_the_three_are_registered():
+def test_all_are_registered():
+    assert BACKBONES_3D["VoxelResBackBone8x"] is VoxelResBackBone8x
     assert VFES["MeanVFE"] is MeanVFE
     assert BACKBONES_3D["VoxelBackBone8x"] is VoxelBackBone8x
     assert MAPS_TO_BEV["HeightCompression"] is HeightCompression
@@ -49,9 +54,10 @@ def test_mean_vfe_divides_by_the_points_and_not_by_the_slots():
     assert vfe(points[:0], torch.zeros(0).int()).voxel_features.shape == (0, 4)
 
 
-def test_the_levels_are_halved():
+@both
+def test_the_levels_are_halved(kind):
     features, coords = voxels(300)
-    out = backbone().eval()(features, coords, 2)
+    out = backbone(kind).eval()(features, coords, 2)
     shapes = {name: x.spatial_shape for name, x in out.multi_scale_3d_features.items()}
     assert shapes == {"x_conv1": (41, 32, 32), "x_conv2": (21, 16, 16), "x_conv3": (11, 8, 8), "x_conv4": (5, 4, 4)}
     assert out.encoded_spconv_tensor.spatial_shape == (2, 4, 4)
@@ -59,8 +65,9 @@ def test_the_levels_are_halved():
     assert torch.equal(out.multi_scale_3d_features["x_conv1"].indices, coords)
 
 
-def test_the_channels_are_declared():
-    net = backbone()
+@both
+def test_the_channels_are_declared(kind):
+    net = backbone(kind)
     features, coords = voxels(50)
     out = net.eval()(features, coords, 2)
     got = {name: x.features.shape[1] for name, x in out.multi_scale_3d_features.items()}
@@ -75,6 +82,14 @@ def test_parameter_names_and_shapes_are_those_of_published_checkpoints(shared):
     assert {name: list(t.shape) for name, t in backbone().state_dict().items()} == expected
 
 
+def test_names_and_shapes_of_the_residual_one_are_those_recorded(shared):
+    record = json.loads((shared / "oracles/openpcdet_models/centerpoint_kitti.A.json").read_text())
+    prefix = "backbone_3d."
+    entries = {name: shape for name, (shape, _) in record["weights"].items() if name.startswith(prefix)}
+    state = backbone(VoxelResBackBone8x).state_dict()
+    assert {prefix + name: list(t.shape) for name, t in state.items()} == entries
+
+
 @pytest.mark.parametrize("last_pad, depth", [(0, 2), (1, 3)])
 def test_last_pad_adds_cells_along_z(last_pad, depth):
     features, coords = voxels(50)
@@ -87,24 +102,45 @@ def test_use_bias_gives_every_convolution_one():
     assert "conv_input.0.bias" not in backbone(use_bias=None).state_dict()
 
 
-def test_every_parameter_learns():
-    net = backbone()
+@pytest.mark.parametrize("use_bias, expected", [(None, True), (True, True), (False, False)])
+def test_use_bias_of_the_residual_one_is_about_its_blocks(use_bias, expected):
+    state = backbone(VoxelResBackBone8x, use_bias=use_bias).state_dict()
+    assert ("conv2.1.conv2.bias" in state) == expected
+    assert "conv_input.0.bias" not in state and "conv2.0.0.bias" not in state
+
+
+def test_a_residual_block_by_hand():
+    """One site: a submanifold convolution is the product with its central weights."""
+    net = backbone(VoxelResBackBone8x).eval()
+    block = net.conv1[0]
+    x = SparseConvTensor(torch.linspace(-1, 1, 16).view(1, 16), torch.tensor([[0, 5, 5, 5]]), net.sparse_shape, 1)
+    scale = (1 + 1e-3) ** -0.5  # of a batch norm that has seen nothing
+    inner = (x.features @ block.conv1.weight[:, 1, 1, 1].T + block.conv1.bias) * scale
+    inner = (inner.relu() @ block.conv2.weight[:, 1, 1, 1].T + block.conv2.bias) * scale
+    torch.testing.assert_close(block(x).features, (inner + x.features).relu())
+
+
+@both
+def test_every_parameter_learns(kind):
+    net = backbone(kind)
     features, coords = voxels(400)
     net(features, coords, 2).encoded_spconv_tensor.features.square().sum().backward()
     for name, parameter in net.named_parameters():
         assert torch.isfinite(parameter.grad).all() and parameter.grad.any(), name
 
 
-def test_an_empty_scene_beside_a_full_one_changes_nothing():
-    net = backbone().eval()
+@both
+def test_an_empty_scene_beside_a_full_one_changes_nothing(kind):
+    net = backbone(kind).eval()
     features, coords = voxels(100, batch_size=1)
     alone = net(features, coords, 1).encoded_spconv_tensor.dense()
     beside = net(features, coords, 2).encoded_spconv_tensor.dense()
     assert torch.equal(beside[:1], alone) and not beside[1].any()
 
 
-def test_no_voxels_at_all_is_a_legal_batch():
-    net = backbone()
+@both
+def test_no_voxels_at_all_is_a_legal_batch(kind):
+    net = backbone(kind)
     features, coords = voxels(0)
     out = net(features, coords, 2)
     bev = HeightCompression(INFO, net.out_channels, num_bev_features=256)(
