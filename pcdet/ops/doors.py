@@ -45,6 +45,17 @@ def require_same_device(**tensors: Tensor) -> None:
             )
 
 
+def require_scenes(name: str, rows: Array, counts: Tensor) -> list[int]:
+    """The rows of each scene in a stack of scenes, as integers. Raises ``ValueError`` unless they add up to ``rows``.
+
+    It reads ``counts``: call it inside the operator, where they are never fake.
+    """
+    lengths = counts.tolist()
+    if min(lengths, default=0) < 0 or sum(lengths) != len(rows):
+        raise ValueError(f"the counts {lengths} of {name} must add up to its {len(rows)} rows")
+    return lengths
+
+
 def backend(operator: str, device_type: str) -> ModuleType:
     """The module of an operator's folder that serves a type of device: ``cpu``, or ``reference`` elsewhere.
 

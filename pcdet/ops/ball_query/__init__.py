@@ -1,5 +1,5 @@
 """Neighbours within a radius."""
 
-from pcdet.ops.ball_query.door import ball_query
+from pcdet.ops.ball_query.door import ball_query, ball_query_stack
 
-__all__ = ["ball_query"]
+__all__ = ["ball_query", "ball_query_stack"]

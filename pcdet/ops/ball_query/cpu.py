@@ -4,6 +4,8 @@ Where a ball holds few points, the 27 cells of a grid around it are searched; wh
 order finds the first G soon.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from pcdet.ops.threads import parallel_for
 
 CENTRES = 256  # centres a piece of work covers
 SLACK = 1.001  # cells are a little wider than the radius, so that rounding cannot lose a neighbour
+SPARE_CELLS = 10  # of a scene besides one a point: two entries of bookkeeping, and at least 8 cells
 BALL_SHARE = 4.19 / 27  # part of the 27 cells' volume that the ball fills
 
 
@@ -37,6 +40,12 @@ def _grid_geometry(points, radius, max_cells, geometry, dims):
             break
         size *= 1.26  # a cell of twice the volume
     geometry[3] = size
+
+
+@device_function
+def _first_cell(offsets, b):
+    """Where the cells of scene ``b`` begin: each scene has as many as it has points, and some more."""
+    return offsets[b] + SPARE_CELLS * b
 
 
 @device_function
@@ -74,10 +83,12 @@ def _fill_cells(points, geometry, dims, start, order, xyz):
 
 
 @Kernel
-def _build_grids(first, last, points, radius, geometry, dims, start, order, xyz):
+def _build_grids(first, last, points, offsets, radius, geometry, dims, start, order, xyz):
     for b in range(first, last):
-        _grid_geometry(points[b], radius, start.shape[1] - 2, geometry[b], dims[b])
-        _fill_cells(points[b], geometry[b], dims[b], start[b], order[b], xyz[b])
+        i, j = offsets[b], offsets[b + 1]
+        cells = start[_first_cell(offsets, b) : _first_cell(offsets, b + 1)]
+        _grid_geometry(points[i:j], radius, cells.shape[0] - 2, geometry[b], dims[b])
+        _fill_cells(points[i:j], geometry[b], dims[b], cells, order[i:j], xyz[i:j])
 
 
 @device_function
@@ -141,36 +152,84 @@ def _neighbour_spans(x, y, z, geometry, dims, start, spans):
     return total
 
 
-@Kernel
-def _query_centres(first, last, points, centres, radius2, ball_share, geometry, dims, start, order, xyz, index, counts):
+@device_function
+def _query_scene(points, centres, radius2, ball_share, geometry, dims, start, order, xyz, index, counts):
     spans = np.empty((9, 2), dtype=np.int64)
-    wanted = index.shape[2]
-    for q in range(first, last):
-        b, s = q // centres.shape[1], q % centres.shape[1]
-        x, y, z = centres[b, s, 0], centres[b, s, 1], centres[b, s, 2]
-        row = index[b, s]
-        nearby = _neighbour_spans(x, y, z, geometry[b], dims[b], start[b], spans)
+    wanted = index.shape[1]
+    for q in range(centres.shape[0]):
+        x, y, z = centres[q, 0], centres[q, 1], centres[q, 2]
+        nearby = _neighbour_spans(x, y, z, geometry, dims, start, spans)
         # A scan is expected to visit N * G / hits points, the cells hold ``nearby``.
-        if points.shape[1] * wanted < nearby * nearby * ball_share:
-            count = _scan(points[b], x, y, z, radius2, row)
+        if points.shape[0] * wanted < nearby * nearby * ball_share:
+            counts[q] = _scan(points, x, y, z, radius2, index[q])
         else:
-            count = _search_cells(spans, order[b], xyz[b], x, y, z, radius2, row)
-        row[count:] = row[0] if count > 0 else 0
-        counts[b, s] = count
+            counts[q] = _search_cells(spans, order, xyz, x, y, z, radius2, index[q])
+
+
+@Kernel
+def _query_centres(
+    first,
+    last,
+    points,
+    offsets,
+    centres,
+    centre_offsets,
+    base,
+    radius2,
+    share,
+    geometry,
+    dims,
+    start,
+    order,
+    xyz,
+    index,
+    counts,
+):
+    for b in range(offsets.shape[0] - 1):
+        p, q = max(first, centre_offsets[b]), min(last, centre_offsets[b + 1])
+        if p >= q:
+            continue
+        i, j = offsets[b], offsets[b + 1]
+        cells = start[_first_cell(offsets, b) : _first_cell(offsets, b + 1)]
+        scene = points[i:j], centres[p:q], radius2, share, geometry[b], dims[b], cells, order[i:j], xyz[i:j]
+        _query_scene(*scene, index[p:q], counts[p:q])
+        for c in range(p, q):
+            index[c, counts[c] :] = index[c, 0] if counts[c] > 0 else 0
+            index[c] += base[b]
+
+
+def _query(points: Tensor, offsets, centres: Tensor, centre_offsets, base, radius: float, num_samples: int):
+    """Indices (M, G), to which ``base`` of their scene is added, and counts (M,)."""
+    n, m, scenes = len(points), len(centres), len(offsets) - 1
+    index, counts = np.empty((m, num_samples), dtype=np.int64), np.empty(m, dtype=np.int64)
+    cloud, at = points.contiguous().numpy(), centres.contiguous().numpy()
+    geometry, dims = np.empty((scenes, 4)), np.empty((scenes, 3), dtype=np.int64)
+    start = np.empty(n + SPARE_CELLS * scenes, dtype=np.int64)
+    grids = (geometry, dims, start, np.empty(n, dtype=np.int32), np.empty_like(cloud))
+    parallel_for(_build_grids, scenes, cloud, offsets, float(radius), *grids)
+    queries = (cloud, offsets, at, centre_offsets, base, np.square(np.float32(radius)), BALL_SHARE)
+    parallel_for(_query_centres, m, *queries, *grids, index, counts, chunk=CENTRES)
+    return torch.from_numpy(index), torch.from_numpy(counts)
 
 
 def query(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> tuple[Tensor, Tensor]:
-    """(B, N, 3), (B, S, 3) float32 -> indices (B, S, G), counts (B, S) int64."""
+    """(B, N, 3), (B, S, 3) float32 -> indices (B, S, G) within each cloud, counts (B, S) int64."""
     (batch, n), wanted = points.shape[:2], centres.shape[1]
-    index = np.empty((batch, wanted, num_samples), dtype=np.int64)
-    counts = np.empty((batch, wanted), dtype=np.int64)
-    cloud, at = points.contiguous().numpy(), centres.contiguous().numpy()
-    geometry, dims = np.empty((batch, 4)), np.empty((batch, 3), dtype=np.int64)
-    start = np.empty((batch, max(n, 8) + 2), dtype=np.int64)
-    order, xyz = np.empty((batch, n), dtype=np.int32), np.empty_like(cloud)
-    grids = (geometry, dims, start, order, xyz)
-    parallel_for(_build_grids, batch, cloud, float(radius), *grids)
-    radius2 = np.square(np.float32(radius))
-    queries = (cloud, at, radius2, BALL_SHARE)
-    parallel_for(_query_centres, batch * wanted, *queries, *grids, index, counts, chunk=CENTRES)
-    return torch.from_numpy(index), torch.from_numpy(counts)
+    scenes = np.arange(batch + 1)
+    stacks = points.reshape(batch * n, 3), scenes * n, centres.reshape(batch * wanted, 3), scenes * wanted
+    index, counts = _query(*stacks, np.zeros(batch, dtype=np.int64), radius, num_samples)
+    return index.view(batch, wanted, num_samples), counts.view(batch, wanted)
+
+
+def query_stack(
+    points: Tensor,
+    counts: Sequence[int],
+    centres: Tensor,
+    centre_counts: Sequence[int],
+    radius: float,
+    num_samples: int,
+) -> tuple[Tensor, Tensor]:
+    """(N, 3), (M, 3) float32 -> global indices (M, G), counts (M,) int64."""
+    offsets, centre_offsets = (np.cumsum([0, *lengths], dtype=np.int64) for lengths in (counts, centre_counts))
+    base = np.where(np.diff(offsets) > 0, offsets[:-1], 0)
+    return _query(points, offsets, centres, centre_offsets, base, radius, num_samples)

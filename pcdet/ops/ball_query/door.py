@@ -1,9 +1,9 @@
-"""Neighbours within a radius, of equally long clouds."""
+"""Neighbours within a radius, of equally long clouds and of stacked clouds."""
 
 import torch
 from torch import Tensor, library
 
-from pcdet.ops.doors import backend, require_columns, require_same_device
+from pcdet.ops.doors import backend, require_columns, require_same_device, require_scenes
 
 
 def ball_query(
@@ -26,9 +26,39 @@ def ball_query(
     require_same_device(points=points, centres=centres)
     if len(points) != len(centres):
         raise ValueError(f"points hold {len(points)} clouds but centres {len(centres)}")
+    _require_sizes(radius, num_samples)
+    return _query(points[..., :3].detach().float(), centres[..., :3].detach().float(), float(radius), num_samples)
+
+
+def ball_query_stack(
+    points: Tensor,  # (N, 3+) the scenes' points one after another
+    counts: Tensor,  # (B,) int64, points of each scene
+    centres: Tensor,  # (M, 3+) the scenes' centres one after another
+    centre_counts: Tensor,  # (B,) int64
+    radius: float,
+    num_samples: int,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`ball_query` for scenes of different sizes. -> indices (M, G), counts (M,), int64.
+
+    The indices are **global**: they refer to rows of ``points``. A centre without neighbours has the count 0 and the
+    index of its scene's first point, or 0 where the scene has no points: always a row of ``points`` unless N is 0.
+    (OpenPCDet returns indices within the scene, and a mask of the empty balls.)
+
+    Raises ``ValueError`` for other shapes, counts that do not add up, two devices and sizes not above 0.
+    """
+    require_columns("points", points, "(N, 3+)", 3)
+    require_columns("centres", centres, "(M, 3+)", 3)
+    require_same_device(points=points, centres=centres)
+    if counts.shape != centre_counts.shape:
+        raise ValueError(f"points hold {len(counts)} scenes but centres {len(centre_counts)}")
+    _require_sizes(radius, num_samples)
+    stacks = points[:, :3].detach().float(), counts, centres[:, :3].detach().float(), centre_counts
+    return _query_stack(*stacks, float(radius), num_samples)
+
+
+def _require_sizes(radius: float, num_samples: int) -> None:
     if radius <= 0 or num_samples < 1:
         raise ValueError(f"radius ({radius}) must be above 0 and num_samples ({num_samples}) at least 1")
-    return _query(points[..., :3].detach().float(), centres[..., :3].detach().float(), float(radius), num_samples)
 
 
 @library.custom_op("pcdet::ball_query", mutates_args=())
@@ -40,3 +70,20 @@ def _query(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> 
 def _(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> tuple[Tensor, Tensor]:
     count = centres.new_empty(centres.shape[:2], dtype=torch.int64)
     return count.new_empty(*count.shape, num_samples), count
+
+
+@library.custom_op("pcdet::ball_query_stack", mutates_args=())
+def _query_stack(
+    points: Tensor, counts: Tensor, centres: Tensor, centre_counts: Tensor, radius: float, num_samples: int
+) -> tuple[Tensor, Tensor]:
+    lengths, wanted = require_scenes("points", points, counts), require_scenes("centres", centres, centre_counts)
+    query_stack = backend("ball_query", points.device.type).query_stack
+    return query_stack(points, lengths, centres, wanted, radius, num_samples)
+
+
+@_query_stack.register_fake
+def _(
+    points: Tensor, counts: Tensor, centres: Tensor, centre_counts: Tensor, radius: float, num_samples: int
+) -> tuple[Tensor, Tensor]:
+    count = centres.new_empty(len(centres), dtype=torch.int64)
+    return count.new_empty(len(centres), num_samples), count

@@ -1,5 +1,7 @@
 """Ball query in plain torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,22 @@ def _query(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> 
     index[b, s, rank[b, s, n]] = n
     place = torch.arange(num_samples, device=points.device)
     return torch.where(place < count[..., None], index, index[..., :1]), count
+
+
+def query_stack(
+    points: Tensor,
+    counts: Sequence[int],
+    centres: Tensor,
+    centre_counts: Sequence[int],
+    radius: float,
+    num_samples: int,
+) -> tuple[Tensor, Tensor]:
+    """(N, 3), (M, 3) float32 -> global indices (M, G), counts (M,) int64."""
+    none = centres.new_empty(0, dtype=torch.int64)
+    indices, found, start = [none.view(0, num_samples)], [none], 0
+    for cloud, at in zip(points.split(list(counts)), centres.split(list(centre_counts)), strict=True):
+        index, count = query(cloud[None], at[None], radius, num_samples)
+        indices.append(index[0] + (start if len(cloud) else 0))
+        found.append(count[0])
+        start += len(cloud)
+    return torch.cat(indices), torch.cat(found)

@@ -1,5 +1,5 @@
 """Rows of features, gathered by index."""
 
-from pcdet.ops.grouping.door import group_points
+from pcdet.ops.grouping.door import group_points, group_rows
 
-__all__ = ["group_points"]
+__all__ = ["group_points", "group_rows"]

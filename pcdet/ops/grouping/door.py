@@ -30,8 +30,31 @@ def group_points(
     if features.device.type == "cpu" and not torch.compiler.is_compiling():
         _require_rows(idx, n)
     first_row = torch.arange(batch, device=idx.device) * n
-    rows = (idx + first_row[:, None, None]).flatten()  # (B * S * G,)
-    return features.reshape(batch * n, channels).index_select(0, rows).view(*idx.shape, channels)
+    rows = (idx + first_row[:, None, None]).flatten(0, 1)  # (B * S, G)
+    return _group(features.reshape(batch * n, channels), rows).view(*idx.shape, channels)
+
+
+def group_rows(
+    rows: Tensor,  # (N, C)
+    index: Tensor,  # (M, G) int64
+) -> Tensor:
+    """As :func:`group_points` for stacked scenes: the index is global. -> (M, G, C).
+
+    Where there are no rows at all, the result is zero: operators that search neighbours in nothing return index 0.
+    """
+    require_columns("rows", rows, "(N, C)", 0)
+    require_same_device(rows=rows, index=index)
+    if index.ndim != 2:
+        raise ValueError(f"index must have the shape (M, G), not {tuple(index.shape)}")
+    if len(rows) == 0:
+        return rows.new_zeros(*index.shape, rows.shape[1]) + rows.sum()
+    if rows.device.type == "cpu" and not torch.compiler.is_compiling():
+        _require_rows(index, len(rows))
+    return _group(rows, index)
+
+
+def _group(rows: Tensor, index: Tensor) -> Tensor:
+    return rows.index_select(0, index.flatten()).view(*index.shape, rows.shape[1])
 
 
 def _require_rows(idx: Tensor, n: int) -> None:

@@ -1,0 +1,3 @@
+from pcdet.ops.voxel_query.reference import query
+
+__all__ = ["query"]
