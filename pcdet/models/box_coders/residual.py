@@ -25,7 +25,7 @@ class ResidualCoder:
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """(..., 7+), (..., 7+) -> (..., code_size+) codes."""
         size, anchor_size = boxes[..., 3:6].clamp(min=SMALLEST), anchors[..., 3:6].clamp(min=SMALLEST)
-        offset = (boxes[..., :3] - anchors[..., :3]) / _scale(anchor_size)
+        offset = (boxes[..., :3] - anchors[..., :3]) / offset_scale(anchor_size)
         heading, anchor_heading = boxes[..., 6:7], anchors[..., 6:7]
         if self.encode_angle_by_sincos:
             angle = [heading.cos() - anchor_heading.cos(), heading.sin() - anchor_heading.sin()]
@@ -36,7 +36,7 @@ class ResidualCoder:
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
         """(..., code_size+), (..., 7+) -> (..., 7+) boxes; the inverse of :meth:`encode` (headings modulo 2 pi)."""
         anchor_size = anchors[..., 3:6]
-        centre = codes[..., :3] * _scale(anchor_size) + anchors[..., :3]
+        centre = codes[..., :3] * offset_scale(anchor_size) + anchors[..., :3]
         size = codes[..., 3:6].exp() * anchor_size
         anchor_heading = anchors[..., 6:7]
         if self.encode_angle_by_sincos:
@@ -47,7 +47,7 @@ class ResidualCoder:
         return torch.cat([centre, size, heading, codes[..., self.code_size :] + anchors[..., 7:]], dim=-1)
 
 
-def _scale(anchor_size: Tensor) -> Tensor:
+def offset_scale(anchor_size: Tensor) -> Tensor:
     """What offsets are measured in: the diagonal of the base along x and y, the height along z. (..., 3) -> (..., 3)"""
     diagonal = (anchor_size[..., 0:1] ** 2 + anchor_size[..., 1:2] ** 2).sqrt()
     return torch.cat([diagonal, diagonal, anchor_size[..., 2:3]], dim=-1)
