@@ -128,11 +128,34 @@ def test_decoding_undoes_assigning(heading):
     preds.box_preds.data.view(-1, 7)[targets.positives] = targets.codes
     offset = (heading - 0.78539) % (2 * math.pi)
     preds.dir_cls_preds.data.view(-1, 2)[:, int(offset // math.pi)] = 1
-    decoded = head.decode(preds).boxes[0, targets.positives]
+    [scene] = head.decode(preds)
+    decoded = scene.boxes[targets.positives]
     wanted = box[0].expand(len(decoded), -1)
     torch.testing.assert_close(decoded[:, :6], wanted[:, :6], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(decoded[:, 6].sin(), wanted[:, 6].sin(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(decoded[:, 6].cos(), wanted[:, 6].cos(), rtol=1e-4, atol=1e-4)
+
+
+def test_candidates_are_one_entry_a_scene_with_all_anchors():
+    head = head_of(settings())
+    preds = AnchorPreds(*(torch.randn(2, 4, 4, 4 * n, generator=torch.Generator().manual_seed(n)) for n in (2, 7, 2)))
+    scenes = head.decode(preds)
+    assert [scene.boxes.shape for scene in scenes] == [(64, 7)] * 2
+    assert scenes[0].labels is None
+    for scene, logits in zip(scenes, preds.cls_preds, strict=True):
+        assert torch.equal(scene.logits, logits.reshape(64, 2))
+
+
+def test_without_a_direction_classifier_half_a_turn_costs():
+    box = torch.tensor([[CAR]])
+    box[..., 6] = math.pi
+    preds = zero_preds(head_of(settings()))
+    blind = head_of(settings(USE_DIRECTION_CLASSIFIER=False))
+    loss = blind.loss(preds._replace(dir_cls_preds=None), blind.assign(box))
+    assert loss.keys() == {"rpn_loss_cls", "rpn_loss_loc"}
+    assert loss["rpn_loss_loc"].item() == pytest.approx(2 * (math.pi - 1 / 18))
+    facing = head_of(settings())
+    assert facing.loss(preds, facing.assign(box))["rpn_loss_loc"].item() == pytest.approx(0, abs=1e-6)
 
 
 def test_sine_and_cosine_codes():
@@ -171,7 +194,7 @@ def test_half_precision_predictions_give_losses_in_full_precision():
     head = head_of(settings())
     preds = AnchorPreds(*(p.detach().bfloat16() for p in zero_preds(head)))
     assert all(term.dtype == torch.float32 for term in head.loss(preds, head.assign(torch.tensor([[CAR]]))).values())
-    assert head.decode(preds).boxes.dtype == torch.float32
+    assert head.decode(preds)[0].boxes.dtype == torch.float32
 
 
 def test_a_map_of_another_size_is_refused():
