@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import yaml
-from harness import compare_run, merged_config
+from harness import compare_run
+from inputs import merged_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "cfgs"
 
@@ -30,8 +31,9 @@ def main() -> int:
 
 
 def read_configs(name: str) -> dict[str, dict]:
-    """The model's file and the KITTI base, by name."""
-    names = (name, "dataset_configs/kitti_dataset.yaml")
+    """The model's file and the bases of data sets, by name."""
+    bases = sorted((CONFIGS / "dataset_configs").glob("*.yaml"))
+    names = (name, *(f"dataset_configs/{path.name}" for path in bases))
     return {n: yaml.safe_load((CONFIGS / n).read_text()) for n in names}
 
 

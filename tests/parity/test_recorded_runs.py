@@ -2,7 +2,8 @@
 
 import pytest
 from compare import read_configs
-from harness import compare_run, merged_config
+from harness import compare_run
+from inputs import merged_config
 
 
 @pytest.mark.parametrize("run", ["pointpillar.A", "pointpillar.B", "second.A", "second.B"])
