@@ -10,6 +10,7 @@ from pcdet.ops.threads import parallel_for
 
 NOISE = 1e-12  # as in reference.py; a constant of another file would not renew the compiled kernels
 ROWS = 16  # rows of the result a piece of work covers
+PAIRS = 1024  # pairs of the same row a piece of work covers
 
 
 @device_function
@@ -77,17 +78,29 @@ def _iou_rows(start, stop, a, b, out):
             out[i, j] = shared / (a[i, 7] + b[j, 7] - shared) if shared > 0.0 else 0.0
 
 
+@device_function
+def _iou3d(a, i, b, j, heights_a, heights_b):
+    """Row i of the ``rectangles`` a and row j of b, if their circles meet."""
+    height = min(heights_a[i, 1], heights_b[j, 1]) - max(heights_a[i, 0], heights_b[j, 0])
+    shared = _shared_area(a, i, b, j) * height if height > 0.0 else 0.0
+    if not shared > 0.0:
+        return 0.0
+    volume_a = a[i, 7] * (heights_a[i, 1] - heights_a[i, 0])
+    volume_b = b[j, 7] * (heights_b[j, 1] - heights_b[j, 0])
+    return shared / (volume_a + volume_b - shared)
+
+
 @Kernel
 def _iou3d_rows(start, stop, a, b, heights_a, heights_b, out):
     for i in range(start, stop):
-        volume_a = a[i, 7] * (heights_a[i, 1] - heights_a[i, 0])
         for j in range(b.shape[0]):
-            out[i, j] = 0.0
-            height = min(heights_a[i, 1], heights_b[j, 1]) - max(heights_a[i, 0], heights_b[j, 0])
-            if height > 0.0 and _circles_meet(a, i, b, j):
-                shared = _shared_area(a, i, b, j) * height
-                if shared > 0.0:
-                    out[i, j] = shared / (volume_a + b[j, 7] * (heights_b[j, 1] - heights_b[j, 0]) - shared)
+            out[i, j] = _iou3d(a, i, b, j, heights_a, heights_b) if _circles_meet(a, i, b, j) else 0.0
+
+
+@Kernel
+def _aligned_iou3d_rows(start, stop, a, b, heights_a, heights_b, out):
+    for i in range(start, stop):
+        out[i] = _iou3d(a, i, b, i, heights_a, heights_b) if _circles_meet(a, i, b, i) else 0.0
 
 
 @Kernel
@@ -133,3 +146,10 @@ def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
 def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _rows(_iou3d_rows, boxes_a, boxes_b, heights(boxes_a).numpy(), heights(boxes_b).numpy())
+
+
+def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    tables = (rectangles(boxes_a), rectangles(boxes_b), heights(boxes_a), heights(boxes_b))
+    out = torch.empty(len(boxes_a), dtype=torch.float32)
+    parallel_for(_aligned_iou3d_rows, len(out), *(table.numpy() for table in tables), out.numpy(), chunk=PAIRS)
+    return out

@@ -1,4 +1,4 @@
-"""Overlap of every box of one set with every box of another."""
+"""Overlap of every box of one set with every box of another, or with the box of the same row."""
 
 import torch
 from torch import Tensor, library
@@ -36,6 +36,16 @@ def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _iou3d(*_checked(boxes_a, boxes_b))
 
 
+def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """Intersection over union of the volumes of the boxes of each row. (N, 7+), (N, 7+) -> (N,) float32 in [0, 1].
+
+    The diagonal of :func:`boxes_iou3d`, without the rest of it. Raises ``ValueError`` also for unequal lengths.
+    """
+    if len(boxes_a) != len(boxes_b):
+        raise ValueError(f"boxes of one row belong together, but there are {len(boxes_a)} and {len(boxes_b)}")
+    return _aligned_iou3d(*_checked(boxes_a, boxes_b))
+
+
 def _checked(boxes_a: Tensor, boxes_b: Tensor) -> tuple[Tensor, Tensor]:
     require_boxes("boxes_a", boxes_a)
     require_boxes("boxes_b", boxes_b)
@@ -56,6 +66,16 @@ def _iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 @library.custom_op("pcdet::boxes_iou3d", mutates_args=())
 def _iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_iou3d(boxes_a, boxes_b)
+
+
+@library.custom_op("pcdet::boxes_aligned_iou3d", mutates_args=())
+def _aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return backend("iou3d", boxes_a.device.type).boxes_aligned_iou3d(boxes_a, boxes_b)
+
+
+@_aligned_iou3d.register_fake
+def _(boxes_a: Tensor, _boxes_b: Tensor) -> Tensor:
+    return boxes_a.new_empty(len(boxes_a), dtype=torch.float32)
 
 
 @_overlap_bev.register_fake

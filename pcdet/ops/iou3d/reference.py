@@ -44,16 +44,24 @@ def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
 def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     a, b = rectangles(boxes_a), rectangles(boxes_b)
-    low_a, high_a = heights(boxes_a).unbind(1)
-    low_b, high_b = heights(boxes_b).unbind(1)
-    shared = torch.minimum(high_a[:, None], high_b) - torch.maximum(low_a[:, None], low_b)  # (N, M)
+    return _iou3d(overlap(a, b), a[:, None], b, heights(boxes_a)[:, None], heights(boxes_b))
+
+
+def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    a, b = rectangles(boxes_a), rectangles(boxes_b)
+    return _iou3d(_overlap(a, b), a, b, heights(boxes_a), heights(boxes_b))
+
+
+def _iou3d(area: Tensor, a: Tensor, b: Tensor, heights_a: Tensor, heights_b: Tensor) -> Tensor:
+    """From shared areas (...,), rectangles (..., 8) and heights (..., 2) that broadcast against each other."""
+    (low_a, high_a), (low_b, high_b) = heights_a.unbind(-1), heights_b.unbind(-1)
+    shared = torch.minimum(high_a, high_b) - torch.maximum(low_a, low_b)
     shared = torch.where(shared > 0, shared, 0.0)
-    volume_a, volume_b = a[:, 7] * (high_a - low_a), b[:, 7] * (high_b - low_b)
-    return _ratio(overlap(a, b) * shared, volume_a[:, None] + volume_b)
+    return _ratio(area * shared, a[..., 7] * (high_a - low_a) + b[..., 7] * (high_b - low_b))
 
 
 def _ratio(shared: Tensor, total: Tensor) -> Tensor:
-    """Intersection over union of (N, M) shared and total sizes, float32."""
+    """Intersection over union of shared and total sizes, float32."""
     return torch.where(shared > 0, shared / (total - shared), 0.0).float()
 
 
@@ -65,7 +73,7 @@ def overlap(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _overlap(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 1, 8), (1, M, 8) -> (N, M)."""
+    """Shared areas of rectangles that broadcast against each other, as (N, 1, 8), (1, M, 8) -> (N, M)."""
     cos_b, sin_b, hx, hy = b[..., 4], b[..., 5], b[..., 2], b[..., 3]
     dx, dy = a[..., 0] - b[..., 0], a[..., 1] - b[..., 1]
     x, y = dx * cos_b + dy * sin_b, dy * cos_b - dx * sin_b  # centre of a in the frame of b

@@ -1,0 +1,1 @@
+from pcdet.ops.roiaware_pool.reference import *  # noqa: F403

@@ -1,0 +1,1 @@
+from pcdet.ops.roipoint_pool.reference import *  # noqa: F403
