@@ -82,14 +82,17 @@ class CellFeatureLayer(nn.Module):
 
 
 def cell_max(features: Tensor, cells: PointCells) -> Tensor:
-    """The largest features of each cell. (N', C) -> (V, C) float32"""
-    index = cells.cell.unsqueeze(1).expand_as(features)
-    empty = features.new_zeros(len(cells.coords), features.shape[1], dtype=torch.float32)
-    return empty.scatter_reduce(0, index, features.float(), "amax", include_self=False)
+    """The largest features of each cell. (N', C) -> (V, C), at least float32"""
+    return _reduce(features, cells, "amax")
 
 
 def cell_mean(features: Tensor, cells: PointCells) -> Tensor:
-    """The mean features of each cell. (N', C) -> (V, C) float32"""
-    index = cells.cell.unsqueeze(1).expand_as(features)
-    empty = features.new_zeros(len(cells.coords), features.shape[1], dtype=torch.float32)
-    return empty.scatter_reduce(0, index, features.float(), "mean", include_self=False)
+    """The mean features of each cell. (N', C) -> (V, C), at least float32"""
+    return _reduce(features, cells, "mean")
+
+
+def _reduce(features: Tensor, cells: PointCells, how: str) -> Tensor:
+    wide = features.to(torch.promote_types(features.dtype, torch.float32))
+    index = cells.cell.unsqueeze(1).expand_as(wide)
+    empty = wide.new_zeros(len(cells.coords), wide.shape[1])
+    return empty.scatter_reduce(0, index, wide, how, include_self=False)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pcdet.models.map_to_bev.pointpillar_scatter import PointPillarScatter
+from pcdet.models.map_to_bev.pointpillar_scatter import PointPillarScatter, PointPillarScatter3d
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -33,3 +33,26 @@ def test_wrong_grids_and_channels_are_named():
         scatter_of(grid=(4, 3, 2))
     with pytest.raises(ValueError, match="NUM_BEV_FEATURES is 64, but the pillars have 2"):
         scatter_of(channels=64)
+
+
+def scatter3d(channels=4, shape=(4, 3, 2)):
+    info = DatasetInfo(("Car",), ("x", "y", "z"), (0, 0, 0, 4, 3, 1), (1.0, 1.0, 1.0), (4, 3, 1), 5)
+    return PointPillarScatter3d(info, {"pillar_features": 2}, input_shape=shape, num_bev_features=channels)
+
+
+def test_cells_along_z_become_channels():
+    features = torch.tensor([[1.0, 2], [3, 4]])
+    coords = torch.tensor([[0, 1, 2, 3], [1, 0, 0, 0]], dtype=torch.int32)
+    image = scatter3d()(features, coords, batch_size=2).spatial_features
+    wanted = torch.zeros(2, 2, 2, 3, 4)  # scene, channel, z, y, x
+    wanted[0, :, 1, 2, 3] = torch.tensor([1.0, 2])
+    wanted[1, :, 0, 0, 0] = torch.tensor([3.0, 4])
+    assert torch.equal(image, wanted.flatten(1, 2))
+    assert scatter3d().out_channels == {"spatial_features": 4}
+
+
+def test_wrong_shapes_of_a_grid_with_z_are_named():
+    with pytest.raises(ValueError, match="NUM_BEV_FEATURES is 64, but the features' 2 channels times 2 cells"):
+        scatter3d(channels=64)
+    with pytest.raises(ValueError, match=r"INPUT_SHAPE is \[4, 3\]"):
+        scatter3d(shape=(4, 3))
