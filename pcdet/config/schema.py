@@ -12,6 +12,9 @@ TOP = ("CLASS_NAMES", "DATA_CONFIG", "MODEL", "OPTIMIZATION")
 # Keyword parameters of a data set that the builder gives, not the YAML.
 DATASET_CONTEXT = {"CLASS_NAMES", "TRAINING", "SEED", "LOGGER"}
 
+# Classes of OpenPCDet's models that look at camera images.
+IMAGE_CLASSES = {"CaDDN", "ImageVFE", "Conv2DCollapse", "VoxelBackBone8xFocal"}
+
 
 def check_config(root: Node, new_keys: list[tuple] = ()) -> None:
     """Check a whole configuration. Raises :class:`ConfigError` with file, line, key path and the nearest valid name.
@@ -33,6 +36,7 @@ def check_config(root: Node, new_keys: list[tuple] = ()) -> None:
     for key in TOP[1:]:
         if not isinstance(root.value[key].value, dict):
             raise ConfigError(f"{root.value[key].place}: {key} should be a mapping of keys to values")
+    _require_no_images(root.value["MODEL"], "MODEL")
     check_data(root.value["DATA_CONFIG"], index)
     _check_model(root.value["MODEL"], index)
     _checked(root.value["OPTIMIZATION"], "Optimization", index, ("OPTIMIZATION",))
@@ -48,6 +52,18 @@ def check_data(node: Node, index: SourceIndex | None = None, path: tuple = ("DAT
     blocks = augmentor.value.get("AUG_CONFIG_LIST") if augmentor and isinstance(augmentor.value, dict) else augmentor
     _check_transforms(blocks, "AUGMENTS", "augmentor", index, (*path, "DATA_AUGMENTOR", "AUG_CONFIG_LIST"))
     _check_transforms(node.value.get("DATA_PROCESSOR"), "PROCESSORS", "processor", index, (*path, "DATA_PROCESSOR"))
+
+
+def _require_no_images(node: Node, path: str) -> None:
+    """Say of a model that needs camera images that it is known but not here, before its data are checked."""
+    for key, child in node.value.items():
+        if key == "NAME" and child.value in IMAGE_CLASSES:
+            raise ConfigError(
+                f"{child.place}: {path}.NAME: {child.value} belongs to a model that looks at camera images (CaDDN, "
+                "Focals Conv). Only models of LiDAR points are supported so far"
+            )
+        if isinstance(child.value, dict):
+            _require_no_images(child, f"{path}.{key}")
 
 
 def _check_transforms(node: Node | None, registry: str, kind: str, index: SourceIndex, path: tuple) -> None:

@@ -44,9 +44,7 @@ class SourceIndex:
     def _read(self, file: Path) -> None:
         for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
             if isinstance(node, ast.ClassDef):
-                self.classes[node.name] = ClassSource(node.name, file, node)
-                for decorator in node.decorator_list:
-                    self._register(decorator, node.name)
+                self._add(ClassSource(node.name, file, node))
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 self._assign(node.targets[0].id, node.value)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
@@ -54,6 +52,15 @@ class SourceIndex:
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
                 if isinstance(node.value.args[0], ast.Name):
                     self._register(node.value.func, node.value.args[0].id)
+
+    def _add(self, source: ClassSource) -> None:
+        """Annotations name blocks without their module, so that the name of a typed block must be the only one."""
+        known = self.classes.get(source.name)
+        typed = any("TypedDict" in ast.unparse(base) for base in source.node.bases)
+        assert known is None or not typed, f"{source.name} stands in {known.file} and in {source.file}"
+        self.classes[source.name] = source
+        for decorator in source.node.decorator_list:
+            self._register(decorator, source.name)
 
     def _assign(self, name: str, value: ast.expr) -> None:
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "Registry":
