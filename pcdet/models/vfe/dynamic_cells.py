@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pcdet.layers.fc import RowNorm
+from pcdet.ops.scatter import pool_rows, rows_by_segment
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -21,6 +22,8 @@ class PointCells(NamedTuple):
     places: Tensor  # (N', D) int64; the cell of each along x, y (, z)
     cell: Tensor  # (N',) int64; its row in ``coords``
     coords: Tensor  # (V, 1 + D) int32; scene, (z,) y, x, sorted by scene, x, y (, z)
+    rows: Tensor  # (N',) int64; the points cell by cell
+    start: Tensor  # (V + 1,) int64; where each cell begins in ``rows``
 
     def offsets(self, info: DatasetInfo) -> Tensor:
         """Each point's offset from the centre of its cell in metres, (N', 3); of a pillar, from half of one z cell."""
@@ -45,11 +48,13 @@ def cells_of(points: Tensor, info: DatasetInfo, axes: int) -> PointCells:
     for axis in range(axes):
         number = number * info.grid_size[axis] + places[:, axis]
     occupied, cell = torch.unique(number, return_inverse=True)  # (V,), (N',)
+    rows, start = rows_by_segment(cell, len(occupied))
     columns = []
     for size in reversed(info.grid_size[:axes]):
         columns.append(occupied % size)
         occupied = occupied // size
-    return PointCells(points, places, cell, torch.stack([occupied, *columns], dim=1).int())
+    coords = torch.stack([occupied, *columns], dim=1).int()  # (V, 1 + D)
+    return PointCells(points, places, cell, coords, rows, start)
 
 
 class CellFeatureLayer(nn.Module):
@@ -82,17 +87,10 @@ class CellFeatureLayer(nn.Module):
 
 
 def cell_max(features: Tensor, cells: PointCells) -> Tensor:
-    """The largest features of each cell. (N', C) -> (V, C), at least float32"""
-    return _reduce(features, cells, "amax")
+    """The largest features of each cell. (N', C) -> (V, C)"""
+    return pool_rows(features, cells.rows, cells.start, "max")
 
 
 def cell_mean(features: Tensor, cells: PointCells) -> Tensor:
-    """The mean features of each cell. (N', C) -> (V, C), at least float32"""
-    return _reduce(features, cells, "mean")
-
-
-def _reduce(features: Tensor, cells: PointCells, how: str) -> Tensor:
-    wide = features.to(torch.promote_types(features.dtype, torch.float32))
-    index = cells.cell.unsqueeze(1).expand_as(wide)
-    empty = wide.new_zeros(len(cells.coords), wide.shape[1])
-    return empty.scatter_reduce(0, index, wide, how, include_self=False)
+    """The mean features of each cell. (N', C) -> (V, C)"""
+    return pool_rows(features, cells.rows, cells.start, "mean")
