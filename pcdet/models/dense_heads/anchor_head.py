@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pcdet.models.assigners.atss import match_anchors_adaptively
 from pcdet.models.assigners.axis_aligned import AnchorSet, Matching, match_anchors, sample_anchors
-from pcdet.models.box_coders.residual import ResidualCoder
+from pcdet.models.box_coders.choice import AnchorCoderConfig, AnchorCoderName, anchor_coder
 from pcdet.models.candidates import Candidates
 from pcdet.models.dense_heads.anchors import AnchorClass, anchor_grid
 from pcdet.models.losses.pointwise import sigmoid_focal_loss, sine_difference, smooth_l1_loss
@@ -20,22 +21,17 @@ from pcdet.utils.registry import nearest
 PRIOR_LOGIT = -math.log((1 - 0.01) / 0.01)  # an untrained head gives every class 1 % (RetinaNet, sec. 4.1)
 
 
-class BoxCoderConfig(TypedDict, total=False):
-    """Options of the box coder."""
-
-    encode_angle_by_sincos: bool
-
-
 class TargetAssignerConfig(TypedDict, total=False):
     """How anchors are matched to labelled boxes; see :class:`AnchorHead`."""
 
-    NAME: Literal["AxisAlignedTargetAssigner"]
+    NAME: Literal["AxisAlignedTargetAssigner", "ATSS"]
+    TOPK: int
     POS_FRACTION: float
     SAMPLE_SIZE: int
     NORM_BY_NUM_EXAMPLES: bool
     MATCH_HEIGHT: bool
-    BOX_CODER: Literal["ResidualCoder"]
-    BOX_CODER_CONFIG: BoxCoderConfig
+    BOX_CODER: AnchorCoderName
+    BOX_CODER_CONFIG: AnchorCoderConfig
 
 
 class AnchorLossWeights(TypedDict, total=False):
@@ -47,10 +43,15 @@ class AnchorLossWeights(TypedDict, total=False):
     code_weights: list[float]
 
 
-class AnchorLossConfig(TypedDict, total=False):
-    """Loss terms of the head."""
+class RegressionLossConfig(TypedDict, total=False):
+    """What all heads over anchors can choose in LOSS_CONFIG."""
 
     REG_LOSS_TYPE: Literal["WeightedSmoothL1Loss", "WeightedL1Loss"]
+
+
+class AnchorLossConfig(RegressionLossConfig, total=False):
+    """Loss terms of the head."""
+
     LOSS_WEIGHTS: AnchorLossWeights
 
 
@@ -110,10 +111,12 @@ class AnchorHead(nn.Module):
     Three pure steps: the subclass's ``forward`` predicts, ``loss`` compares with what ``assign`` made of the labels,
     ``decode`` makes boxes.
 
-    ``target_assigner_config``: POS_FRACTION of at least 0 judges SAMPLE_SIZE random anchors a scene, that fraction of
-    them positive at the most; below 0 every anchor counts. MATCH_HEIGHT matches by volume instead of from above.
-    A box's weight in the loss is one over the scene's positives, with NORM_BY_NUM_EXAMPLES over its judged anchors
-    (as in SECOND; OpenPCDet reads that option, but its loss does not heed it).
+    ``target_assigner_config``: NAME says which anchors find which boxes, those above fixed thresholds or, with ATSS,
+    those of the TOPK nearest ones that stand out. MATCH_HEIGHT matches by volume instead of from above. POS_FRACTION
+    of at least 0, which ATSS does not heed, judges SAMPLE_SIZE random anchors a scene, that fraction of them positive
+    at the most; below 0 every anchor counts. A box's weight in the loss is one over the scene's positives, with
+    NORM_BY_NUM_EXAMPLES over its judged anchors (as in SECOND; OpenPCDet reads that option, but its loss does not
+    heed it).
     """
 
     kinds_first = False  # whether the anchors of one kind follow each other, instead of those of one cell
@@ -124,7 +127,7 @@ class AnchorHead(nn.Module):
         info: DatasetInfo,
         blocks: Sequence[AnchorClass],
         assigner: TargetAssignerConfig,
-        loss_config: AnchorLossConfig,
+        loss_config: RegressionLossConfig,
         direction: DirectionBins,
         class_agnostic: bool,
     ):
@@ -134,8 +137,11 @@ class AnchorHead(nn.Module):
         self.direction = direction
 
         self.assigner = assigner
-        self.samples_anchors = assigner.get("POS_FRACTION", -1) >= 0
-        self.coder = ResidualCoder(**assigner.get("BOX_CODER_CONFIG", {}))
+        self.adaptive = assigner.get("NAME") == "ATSS"
+        if self.adaptive and assigner.get("TOPK", 0) < 1:
+            raise ValueError(f"{self._name}: TARGET_ASSIGNER_CONFIG needs TOPK of at least 1 for ATSS")
+        self.samples_anchors = not self.adaptive and assigner.get("POS_FRACTION", -1) >= 0
+        self.coder = anchor_coder(assigner)
         self.loss_weights = loss_config.get("LOSS_WEIGHTS", {})
         self.plain_l1 = loss_config.get("REG_LOSS_TYPE") == "WeightedL1Loss"
         weights = self.loss_weights.get("code_weights", [1.0] * self.coder.code_size)
@@ -179,19 +185,24 @@ class AnchorHead(nn.Module):
         generator: torch.Generator | None = None,
     ) -> AnchorTargets:
         """What the anchors of each scene are to predict; ``generator`` draws where anchors are sampled."""
-        options = self.assigner
-        matching = match_anchors(self.anchors, self.anchor_sets, gt_boxes, options.get("MATCH_HEIGHT", False))
-        if self.samples_anchors:
-            size = options.get("SAMPLE_SIZE", 512)
-            matching = sample_anchors(matching, options["POS_FRACTION"], size, generator)
-        if self.kinds_first:
-            matching = _kinds_first(matching, self.anchors.shape[2])
-        labels, positives, boxes = matching
+        matching = self._match(gt_boxes, generator)
+        labels, positives, boxes = _kinds_first(matching, self.anchors.shape[2]) if self.kinds_first else matching
         scene, anchor = positives // labels.shape[1], positives % labels.shape[1]
-        by_examples = options.get("NORM_BY_NUM_EXAMPLES", False)
+        by_examples = self.assigner.get("NORM_BY_NUM_EXAMPLES", False)
         count = ((labels >= 0) if by_examples else (labels > 0)).sum(1).clamp(min=1)  # (B,)
         codes = self.coder.encode(boxes, self.flat_anchors()[anchor])
         return AnchorTargets(labels, positives, boxes, codes, 1 / count[scene])
+
+    def _match(self, gt_boxes: Tensor, generator: torch.Generator | None) -> Matching:
+        """Ordered by row, column and kind."""
+        options = self.assigner
+        match_height = options.get("MATCH_HEIGHT", False)
+        if self.adaptive:
+            return match_anchors_adaptively(self.anchors, self.anchor_sets, gt_boxes, options["TOPK"], match_height)
+        matching = match_anchors(self.anchors, self.anchor_sets, gt_boxes, match_height)
+        if self.samples_anchors:
+            matching = sample_anchors(matching, options["POS_FRACTION"], options.get("SAMPLE_SIZE", 512), generator)
+        return matching
 
     def loss(self, preds: NamedTuple, targets: AnchorTargets) -> dict[str, Tensor]:
         """Scalars, means over the scenes: ``rpn_loss_cls``, ``rpn_loss_loc`` and, where it is used, ``rpn_loss_dir``.
@@ -284,6 +295,8 @@ def pointwise(layers: Sequence[nn.Conv2d], features: Tensor) -> list[Tensor]:
 
     One product for all of them: several convolutions of one map take several times as long backward.
     """
+    if not layers:
+        return []
     weight = torch.cat([layer.weight.flatten(1) for layer in layers])  # (sum of O, C)
     bias = torch.cat([layer.bias for layer in layers])
     outputs = F.linear(features.permute(0, 2, 3, 1), weight, bias)
