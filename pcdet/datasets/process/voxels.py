@@ -59,7 +59,12 @@ class CalculateGridSize:
 
 @PROCESSORS.register(name="transform_points_to_voxels_placeholder")
 class TransformPointsToVoxelsPlaceholder(CalculateGridSize):
-    """As ``calculate_grid_size``: the dynamic voxel encoders, which voxelize on the device, are configured so."""
+    """As ``calculate_grid_size``: the dynamic voxel encoders, which voxelize on the device, are configured so.
+
+    They know no limits, so the keys that set them have no effect.
+    """
+
+    ignored_keys = ("MAX_POINTS_PER_VOXEL", "MAX_NUMBER_OF_VOXELS")
 
     def __init__(self, context: ProcessContext, *, voxel_size: Sequence[float]):
         super().__init__(context, voxel_size=voxel_size)
