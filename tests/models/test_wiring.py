@@ -93,4 +93,4 @@ def test_replaced_slots_are_run():
     model = Holder(one=MakesA())
     steps = wiring.plan({"one": model.one}, ["points"])
     model.one = Doubled(model.one)
-    assert wiring.run(model, steps, {"points": torch.tensor(1)})["one"].a == 4
+    assert wiring.run(model, steps, {"points": torch.tensor(1)}).results["one"].a == 4
