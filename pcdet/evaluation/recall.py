@@ -198,6 +198,19 @@ def recall_counters(
     return {f"recall/{stage}_{t:g}": float((overlaps > t).mean()) for t in thresholds}
 
 
+def recall_by_stage(
+    gt_boxes: Sequence[np.ndarray], results: Sequence[Mapping[str, Any]], thresholds: Sequence[float]
+) -> dict[str, float]:
+    """:func:`recall_counters` of final boxes, or of proposals and of all refined boxes where results have them."""
+    if not all("refined" in result for result in results):
+        return recall_counters(gt_boxes, [result["boxes_lidar"] for result in results], thresholds=thresholds)
+    stages = {"roi": "proposals", "rcnn": "refined"}
+    recalls: dict[str, float] = {}
+    for stage, key in stages.items():
+        recalls |= recall_counters(gt_boxes, [r[key] for r in results], stage=stage, thresholds=thresholds)
+    return recalls
+
+
 def _best_overlaps(truth: torch.Tensor, found: torch.Tensor) -> np.ndarray:
     """(M, 7), (D, 7) -> (M,) the largest 3-D IoU of each ground truth with any box."""
     if not len(found):

@@ -198,7 +198,10 @@ class KittiDataset(SceneDataset):
             self.logger.warning("%s", message)
 
     def to_results(self, batch: Batch, predictions: Sequence[Detections]) -> list[dict[str, Any]]:
-        """One result a scene of the batch: OpenPCDet's annotation arrays with ``frame_id`` and ``index``."""
+        """One result a scene of the batch: OpenPCDet's annotation arrays with ``frame_id`` and ``index``.
+
+        Of a model of two stages also ``proposals`` and ``refined``, the LiDAR boxes before and after the second one.
+        """
         results = []
         for i, found in enumerate(predictions):
             annos = detections_to_annos(
@@ -209,6 +212,8 @@ class KittiDataset(SceneDataset):
                 batch["calib"][i],
                 np.asarray(batch["image_shape"][i].cpu()),
             )
+            stages = {"proposals": found.proposals, "refined": found.refined}
+            annos |= {key: boxes.cpu().numpy() for key, boxes in stages.items() if boxes is not None}
             results.append({"frame_id": batch["frame_id"][i], "index": int(batch["index"][i]), **annos})
         return results
 
@@ -223,11 +228,12 @@ class KittiDataset(SceneDataset):
         """KITTI's metrics of one result a frame, then recall and precision of detections from a score on.
 
         The latter count labelled objects whose centre lies in POINT_CLOUD_RANGE, with ``min_points`` points or more.
-        OpenPCDet's recall, by any box at ``recall_thresholds`` of 3-D IoU, counts all objects of the wanted classes.
+        OpenPCDet's recall, by any box at ``recall_thresholds`` of 3-D IoU, counts all objects of the wanted classes;
+        with a second stage it is that of all its boxes before suppression, beside the proposals' own.
         Without labels in the split there are no metrics, and the text says so.
         """
         from pcdet.evaluation.kitti import evaluate
-        from pcdet.evaluation.recall import recall_counters, recall_precision
+        from pcdet.evaluation.recall import recall_by_stage, recall_precision
         from pcdet.evaluation.report import EvalReport
 
         if not all("annos" in info for info in self.infos):
@@ -247,7 +253,7 @@ class KittiDataset(SceneDataset):
             min_points=min_points,
         )
         wanted = [b[np.isin(n, self.class_names)] for b, n in zip(boxes, names, strict=True)]
-        recalls = recall_counters(wanted, [r["boxes_lidar"] for r in ordered], thresholds=recall_thresholds)
+        recalls = recall_by_stage(wanted, ordered, recall_thresholds)
         lines = [f"{tag.replace('/', '_')}: {value:f}" for tag, value in recalls.items()]
         return EvalReport(report.metrics | table.metrics | recalls, "\n".join([report.text, table.text, *lines]))
 

@@ -65,4 +65,5 @@ def write_results(results: Sequence[Mapping[str, Any]], folder: str | Path) -> N
     folder.mkdir(parents=True, exist_ok=True)
     for annos in results:
         write_text(folder / f"{annos['frame_id']}.txt", label_lines(annos))
-    write_json(folder / "results.json", [dict(annos) for annos in results])
+    final = [{k: v for k, v in annos.items() if k not in ("proposals", "refined")} for annos in results]
+    write_json(folder / "results.json", final)

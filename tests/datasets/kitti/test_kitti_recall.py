@@ -51,3 +51,17 @@ def test_min_points_takes_the_car_out_of_recall_and_its_detection_out_of_precisi
     assert data.evaluate(results(data), score_threshold=0.6, min_points=count).metrics["recall_at_score/Car"] == 1
     metrics = data.evaluate(results(data), score_threshold=0.6, min_points=count + 1).metrics
     assert "recall_at_score/Car" not in metrics and "precision_at_score/Car" not in metrics
+
+
+def test_a_second_stage_has_the_recall_of_both_its_ends(data):
+    """Proposals and refined boxes count whole, whatever suppression left of them."""
+    batch = data.collate([data[i] for i in range(2)])
+    car = batch["gt_boxes"][0, :1, :7]
+    none = Detections.empty()
+    found = [
+        Detections(none.boxes, none.scores, none.labels, proposals=torch.tensor([FAR_AWAY]), refined=car),
+        Detections(none.boxes, none.scores, none.labels, proposals=torch.zeros(0, 7), refined=torch.zeros(0, 7)),
+    ]
+    metrics = data.evaluate(data.to_results(batch, found), recall_thresholds=[0.5]).metrics
+    assert metrics["recall/roi_0.5"] == 0
+    assert metrics["recall/rcnn_0.5"] == 1
