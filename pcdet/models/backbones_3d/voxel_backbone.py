@@ -27,7 +27,7 @@ class VoxelBackbone(nn.Module):
     The grid has one more cell along z than the voxelizer's, so that halving it three times fits. Rows of level 1 are
     in the order of the voxels, those of all others sorted by (scene, z, y, x). ``widths`` are the levels' channels,
     ``blocks(width, level)`` makes the blocks that keep a level's sites, ``bias`` gives all other convolutions a bias,
-    and ``last_pad`` pads z before the last of them, which halves only z.
+    and ``last_pad`` pads z before the last of them, which halves only z and which ``encode`` may leave out.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class VoxelBackbone(nn.Module):
         blocks: Callable[[int, int], list[SparseModule]],
         bias: bool,
         last_pad: int,
+        encode: bool = True,
     ):
         super().__init__()
         x, y, z = info.grid_size
@@ -55,9 +56,23 @@ class VoxelBackbone(nn.Module):
         self.conv3 = level(3, padding=1)
         self.conv4 = level(4, padding=(0, 1, 1))
         flatten = partial(sparse_block, SparseConv3d, widths[3], 128, kernel_size=(3, 1, 1), stride=(2, 1, 1))
-        self.conv_out = flatten(padding=(last_pad, 0, 0), bias=bias, indice_key="spconv_down2")
+        options = {"padding": (last_pad, 0, 0), "bias": bias, "indice_key": "spconv_down2"}
+        self.conv_out = flatten(**options) if encode else None
         names = ("x_conv1", "x_conv2", "x_conv3", "x_conv4")
         self.out_channels = {"encoded_spconv_tensor": 128, **dict(zip(names, widths, strict=True))}
+
+    def levels(
+        self,
+        voxel_features: Tensor,  # (V, C)
+        voxel_coords: Tensor,  # (V, 4) scene, z, y, x
+        batch_size: int,
+    ) -> tuple[SparseConvTensor, SparseConvTensor, SparseConvTensor, SparseConvTensor]:
+        """The four levels, finest first."""
+        x = SparseConvTensor(voxel_features, voxel_coords, self.sparse_shape, batch_size)
+        x_conv1 = self.conv1(self.conv_input(x))  # (V, C1)
+        x_conv2 = self.conv2(x_conv1)  # (V2, C2)
+        x_conv3 = self.conv3(x_conv2)  # (V3, C3)
+        return x_conv1, x_conv2, x_conv3, self.conv4(x_conv3)  # (V4, C4)
 
     def forward(
         self,
@@ -65,11 +80,7 @@ class VoxelBackbone(nn.Module):
         voxel_coords: Tensor,  # (V, 4) scene, z, y, x
         batch_size: int,
     ) -> VoxelBackboneFeatures:
-        x = SparseConvTensor(voxel_features, voxel_coords, self.sparse_shape, batch_size)
-        x_conv1 = self.conv1(self.conv_input(x))  # (V, C1)
-        x_conv2 = self.conv2(x_conv1)  # (V2, C2)
-        x_conv3 = self.conv3(x_conv2)  # (V3, C3)
-        x_conv4 = self.conv4(x_conv3)  # (V4, C4)
+        x_conv1, x_conv2, x_conv3, x_conv4 = self.levels(voxel_features, voxel_coords, batch_size)
         return VoxelBackboneFeatures(
             encoded_spconv_tensor=self.conv_out(x_conv4),  # (M, 128)
             encoded_spconv_tensor_stride=8,
@@ -91,9 +102,10 @@ class VoxelBackBone8x(VoxelBackbone):
         use_bias: bool | None = None,
     ):
         bias = bool(use_bias)
+        super().__init__(info, channels, (16, 32, 64, 64), partial(plain_blocks, bias=bias), bias, last_pad)
 
-        def blocks(width: int, level: int) -> list[SparseModule]:
-            same = partial(sparse_block, SubMConv3d, width, width, bias=bias, indice_key=f"subm{level}")
-            return [same() for _ in range(1 if level == 1 else 2)]
 
-        super().__init__(info, channels, (16, 32, 64, 64), blocks, bias, last_pad)
+def plain_blocks(width: int, level: int, bias: bool) -> list[SparseModule]:
+    """Submanifold convolutions of a level: one at the first, two at all others."""
+    same = partial(sparse_block, SubMConv3d, width, width, bias=bias, indice_key=f"subm{level}")
+    return [same() for _ in range(1 if level == 1 else 2)]

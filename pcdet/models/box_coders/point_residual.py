@@ -9,7 +9,7 @@ from pcdet.models.box_coders.residual import SMALLEST, offset_scale
 
 
 class PointResidualCoder(nn.Module):
-    """Codes of a box relative to a point: offset of the centre, logarithms of the sizes, cosine and sine of the heading.
+    """Codes of a box relative to a point: offset of the centre, logarithms of the sizes, cosine and sine of heading.
 
     With ``use_mean_size`` a point has the size of its class, ``mean_size`` (K, 3) in metres: sizes are relative to it,
     offsets to the diagonal of its base along x and y and to its height along z. Without it both are in metres.

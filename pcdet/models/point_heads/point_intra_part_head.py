@@ -51,6 +51,7 @@ class PointIntraPartOffsetHead(PointHead):
             loss_config=loss_config,
         )
         self.part_reg_layers = linear_stack(width, part_fc, 3)
+        self.out_channels = {"point_part_offset": 3}
         if "BOX_CODER" in target_config:
             self._add_box_layers(info, width, reg_fc or [], target_config)
 
