@@ -11,14 +11,14 @@ from pcdet.models.registry import BACKBONES_3D
 from pcdet.structures.dataset_info import DatasetInfo
 
 
-class _SAConfig(TypedDict):
+class _MultiScaleConfig(TypedDict):
     NPOINTS: list[int]  # centres
     RADIUS: list[list[float]]  # metres, a scale each
     NSAMPLE: list[list[int]]  # neighbours of a centre
     MLPS: list[list[list[int]]]
 
 
-class SAConfig(_SAConfig, total=False):
+class MultiScaleConfig(_MultiScaleConfig, total=False):
     """The block SA_CONFIG: one entry a level, with one entry a scale inside."""
 
     USE_XYZ: bool  # whether a neighbour's offset is a feature (true)
@@ -40,7 +40,7 @@ class PointNet2MSG(nn.Module):
     where the lists of SA_CONFIG and FP_MLPS do not fit together.
     """
 
-    def __init__(self, info: DatasetInfo, channels: dict[str, int], *, sa_config: SAConfig, fp_mlps: list[list[int]]):
+    def __init__(self, info: DatasetInfo, channels: dict[str, int], *, sa_config: MultiScaleConfig, fp_mlps: list[list[int]]):
         super().__init__()
         require_levels(sa_config, fp_mlps)
         width = channels["points"] - 3
@@ -77,7 +77,7 @@ class PointNet2MSG(nn.Module):
 LEVEL_KEYS = ("NPOINTS", "RADIUS", "NSAMPLE", "MLPS")
 
 
-def require_levels(config: SAConfig, fp_mlps: list[list[int]]) -> None:
+def require_levels(config: MultiScaleConfig, fp_mlps: list[list[int]]) -> None:
     """Raise ``ValueError`` unless SA_CONFIG and FP_MLPS describe the same levels, and each level's lists its scales."""
     levels = {key: len(config[key]) for key in LEVEL_KEYS} | {"FP_MLPS": len(fp_mlps)}
     if len(set(levels.values())) != 1:

@@ -9,7 +9,7 @@ from pcdet.models.registry import BACKBONES_3D
 from pcdet.structures.dataset_info import DatasetInfo
 
 
-class SAConfig(TypedDict):
+class SingleScaleConfig(TypedDict):
     """The block SA_CONFIG: one entry a level; the last level, over the whole cloud, has an MLP only."""
 
     NPOINTS: list[int]  # centres
@@ -32,7 +32,7 @@ class PointNet2SSG(nn.Module):
     Raises ``ValueError`` when SA_CONFIG's lists do not fit together.
     """
 
-    def __init__(self, info: DatasetInfo, channels: dict[str, int], *, sa_config: SAConfig):
+    def __init__(self, info: DatasetInfo, channels: dict[str, int], *, sa_config: SingleScaleConfig):
         super().__init__()
         levels = _levels(sa_config)
         width = info.num_point_features - 3
@@ -55,7 +55,7 @@ class PointNet2SSG(nn.Module):
         return GlobalFeatures(self.global_module(points, features))
 
 
-def _levels(config: SAConfig) -> list[tuple[int, float, int, list[int]]]:
+def _levels(config: SingleScaleConfig) -> list[tuple[int, float, int, list[int]]]:
     counts = {key: len(config[key]) for key in ("NPOINTS", "RADIUS", "NSAMPLE")}
     if len(set(counts.values())) != 1 or len(config["MLPS"]) != counts["NPOINTS"] + 1:
         raise ValueError(

@@ -28,7 +28,7 @@ class RoiPointPool(TypedDict):
     DEPTH_NORMALIZER: float  # metres from the sensor that count as 1
 
 
-class SAConfig(TypedDict):
+class RoiSaConfig(TypedDict):
     """The block SA_CONFIG: one entry a level; the last level, over all points, has -1 NPOINTS and no use for a ball."""
 
     NPOINTS: list[int]  # centres
@@ -52,7 +52,7 @@ class PointRCNNHead(RoiHead):
         *,
         roi_point_pool: RoiPointPool,
         xyz_up_layer: list[int],
-        sa_config: SAConfig,
+        sa_config: RoiSaConfig,
         cls_fc: list[int],
         reg_fc: list[int],
         class_agnostic: bool,
@@ -122,7 +122,7 @@ class PointRCNNHead(RoiHead):
         return pooled.flatten(0, 1)
 
 
-def _levels(config: SAConfig, width: int) -> nn.ModuleList:
+def _levels(config: RoiSaConfig, width: int) -> nn.ModuleList:
     keys = ("NPOINTS", "RADIUS", "NSAMPLE", "MLPS")
     levels = list(zip(*(config[key] for key in keys), strict=False))
     if {len(config[key]) for key in keys} != {len(levels)} or not levels:
