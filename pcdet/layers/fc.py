@@ -29,21 +29,26 @@ class RowNorm(nn.BatchNorm1d):
 
 
 def conv1d_stack(
-    in_channels: int, hidden: Sequence[int], out_channels: int | None = None, *, dropout: float = 0.0
+    in_channels: int,
+    hidden: Sequence[int],
+    out_channels: int | None = None,
+    *,
+    dropout: float = 0.0,
+    layer: type[nn.Module] = RowConv1d,
 ) -> nn.Sequential:
     """Layers of a head over regions: convolution without bias, norm, ReLU; at the end one convolution with bias.
 
-    With ``out_channels`` a dropout layer, of rate 0 too, follows the first hidden layer. Without it one follows every
+    ``layer`` may be ``nn.Linear`` instead of the convolution. With ``out_channels`` a dropout layer, of rate 0 too, follows the first hidden layer. Without it one follows every
     hidden layer but the last, where the rate is above 0. (The indices of checkpoints' names depend on this.)
     """
     layers: list[nn.Module] = []
     for i, width in enumerate(hidden):
-        layers += [RowConv1d(in_channels, width, bias=False), RowNorm(width), nn.ReLU()]
+        layers += [layer(in_channels, width, bias=False), RowNorm(width), nn.ReLU()]
         if (i == 0) if out_channels is not None else (dropout > 0 and i != len(hidden) - 1):
             layers.append(nn.Dropout(dropout))
         in_channels = width
     if out_channels is not None:
-        layers.append(RowConv1d(in_channels, out_channels))
+        layers.append(layer(in_channels, out_channels))
     return nn.Sequential(*layers)
 
 
