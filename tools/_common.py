@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,8 +49,10 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--batch_size", type=int, help="scenes at once over all processes (default: BATCH_SIZE_PER_GPU for each)")
     add("--workers", type=int, default=4, help="processes that load data, for each rank; 0 loads in the main process")
     add("--extra_tag", default="default", help="last folder of the output's path")
-    add("--ckpt", type=Path, help="checkpoint to continue from (train) or to evaluate (test)")
-    add("--pretrained_model", type=Path, help="take over the weights that fit and list the others")
+    ours = "of this project or of OpenPCDet (spconv 1 or 2), or *.safetensors"
+    add("--ckpt", type=Path, help=f"checkpoint to continue from (train) or to evaluate (test): {ours}")
+    add("--pretrained_model", type=Path, help="take over the weights that the model has too, and list the others")
+    add("--partial", action="store_true", help="with --pretrained_model: pass over weights of other shapes")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto takes a GPU where there is one")
     add("--launcher", choices=["none", "pytorch", "slurm"], default="none", help="pytorch: started by torchrun")
     add("--tcp_port", type=int, default=18888, help="rendezvous port, for slurm (torchrun chooses its own)")
@@ -59,6 +61,14 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--save_to_file", action="store_true", help="write the data set's result files when evaluating")
     add("--print_config", action="store_true", help="print every resolved value with the file that set it, and stop")
     add("--set", dest="set_cfgs", nargs=argparse.REMAINDER, help="KEY VALUE pairs, last on the line")
+
+
+def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse, and refuse what does not go together."""
+    given = parser.parse_args(arguments)
+    if given.partial and given.pretrained_model is None:
+        parser.error("--partial goes with --pretrained_model; --ckpt must fit entirely")
+    return given
 
 
 def world_size(launcher: str) -> int:

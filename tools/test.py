@@ -12,6 +12,7 @@ from _common import (
     add_common_options,
     on_terminal,
     output_folder,
+    parse_options,
     read_config,
     recall_options,
     run,
@@ -42,7 +43,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--score_thresh", type=float, default=0.3, help="recall and precision count detections from this score on")
     add("--min_points", type=int, default=0, help="recall counts objects with at least so many points")
     add("--draw", type=int, default=0, metavar="N", help="draw the first N scenes (a classifier: its confusion matrix)")
-    return parser.parse_args(arguments)
+    return parse_options(parser, arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,7 +110,8 @@ def build(given: argparse.Namespace, settings: Any, device: Any) -> "Evaluator":
     dataset = build_dataset(settings.DATA_CONFIG, settings.CLASS_NAMES, training=False)
     model = build_model(settings.MODEL, dataset.info).to(device)
     if given.pretrained_model:
-        load_pretrained(model, load_checkpoint(given.pretrained_model), given.pretrained_model)
+        file = given.pretrained_model
+        load_pretrained(model, load_checkpoint(file), file, partial=given.partial)
     return Evaluator(
         model,
         dataset,

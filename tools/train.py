@@ -10,6 +10,7 @@ from _common import (
     add_common_options,
     on_terminal,
     output_folder,
+    parse_options,
     read_config,
     recall_options,
     run,
@@ -46,7 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--merge_all_iters_to_one_epoch", action="store_true", help=accepted + "workers always live through all epochs")
     add("--max_waiting_mins", type=int, default=0, help=accepted + "all checkpoints exist when evaluation begins")
     add("--wo_gpu_stat", action="store_true", help=accepted + "gpustat is never called")
-    return parser.parse_args(arguments)
+    return parse_options(parser, arguments)
 
 
 def overrides(given: argparse.Namespace) -> list[str]:
@@ -167,7 +168,8 @@ def build(
     seed_everything(seed)
     model = build_model(settings.MODEL, training_set.info)
     if given.pretrained_model and not found:
-        load_pretrained(model, load_checkpoint(given.pretrained_model), given.pretrained_model)
+        file = given.pretrained_model
+        load_pretrained(model, load_checkpoint(file), file, partial=given.partial)
     optimization = Optimization.from_settings(settings.OPTIMIZATION)
     trainer = Trainer(model, training_set, optimization, run_options(given, config, folder, device, seed))
     if found:

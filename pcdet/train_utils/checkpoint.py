@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pcdet.train_utils.safetensors_files import SUFFIX, read_safetensors
 from pcdet.utils.files import atomic_open
 from pcdet.utils.logging import get_logger
 from pcdet.version import __version__
@@ -35,12 +36,14 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint, ours or OpenPCDet's, onto the CPU.
 
     Tensors, plain types and NumPy's numbers are admitted (OpenPCDet's learning rates are NumPy scalars), nothing else.
-    Raises ``FileNotFoundError`` if it is absent and :class:`DamagedCheckpoint` if it is cut short or holds other
-    objects.
+    A file ``*.safetensors`` holds weights alone. Raises ``FileNotFoundError`` if it is absent, and
+    :class:`DamagedCheckpoint` (a ``ValueError``) if it is cut short or holds other objects.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"The checkpoint {path} does not exist")
+    if path.suffix == SUFFIX:
+        return read_safetensors(path)
     try:
         with _admitting_numpy_numbers():
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)

@@ -168,7 +168,10 @@ def test_e13_pretrained_takes_what_fits_and_lists_the_rest(log):
     saved = {k: torch.full_like(v, 7) for k, v in saved.items() if k != "first.bias"}
     saved["last.weight"] = torch.zeros(3, 8)
     kept = model.first.bias.detach().clone()
-    report = load_pretrained(model, {"model_state": saved}, "a.pth")
+    with pytest.raises(ValueError, match=r"other shape +last.weight(.|\n)*add --partial"):
+        load_pretrained(model, {"model_state": saved}, "a.pth")
+    assert not (model.first.weight == 7).any()
+    report = load_pretrained(model, {"model_state": saved}, "a.pth", partial=True)
     assert report.missing == ["first.bias"] and list(report.mismatched) == ["last.weight"]
     assert (model.first.weight == 7).all() and torch.equal(model.first.bias, kept)
     assert "Not updated weight last.weight: (2, 8)" in log.text
