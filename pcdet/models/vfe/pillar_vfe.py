@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pcdet.layers.weighted_norm import normalise_rows
 from pcdet.models.registry import VFES
 from pcdet.structures.dataset_info import DatasetInfo
 
@@ -62,38 +63,6 @@ class PillarFeatureLayer(nn.Module):
         if self.last:
             return highest
         return torch.cat([x, highest[rows.pillar]], dim=1)
-
-
-def normalise_rows(rows: Tensor, weight: Tensor, norm: nn.Module) -> Tensor:
-    """What ``norm`` makes of rows (R, C) each of which stands for ``weight`` (R,) equal ones. -> (R, C)
-
-    Statistics and their running averages count every row as often as its weight says. A synchronised batch norm
-    gets the rows themselves repeated. No rows at all have no statistics and leave the running ones alone.
-    """
-    if not norm.training or len(rows) == 0:
-        if isinstance(norm, nn.SyncBatchNorm):
-            return norm(rows)
-        return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-    if type(norm) is nn.BatchNorm1d:
-        return _weighted_batch_norm(rows.float(), weight, norm)
-    return norm(rows.repeat_interleave(weight, dim=0))[weight.cumsum(0) - weight]
-
-
-def _weighted_batch_norm(rows: Tensor, weight: Tensor, norm: nn.BatchNorm1d) -> Tensor:
-    total = weight.sum()
-    share = (weight / total).unsqueeze(1)  # (R, 1)
-    # Sums by sum(), which adds pairwise: a matrix product loses four digits over so many rows.
-    mean = (share * rows).sum(0)  # (C,)
-    centred = rows - mean
-    variance = (share * centred.square()).sum(0)  # (C,)
-    with torch.no_grad():
-        norm.num_batches_tracked += 1
-        momentum = norm.momentum if norm.momentum is not None else 1 / norm.num_batches_tracked
-        unbiased = variance * (total / (total - 1).clamp(min=1))
-        norm.running_mean += momentum * (mean - norm.running_mean)
-        norm.running_var += momentum * (unbiased - norm.running_var)
-    scale = norm.weight * (variance + norm.eps).rsqrt()  # (C,)
-    return centred * scale + norm.bias
 
 
 @VFES.register

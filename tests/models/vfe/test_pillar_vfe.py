@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pcdet.models.vfe.pillar_vfe import PillarFeatureLayer, PillarVFE, distinct_rows, normalise_rows
+from pcdet.models.vfe.pillar_vfe import PillarFeatureLayer, PillarVFE, distinct_rows
 from pcdet.structures.dataset_info import DatasetInfo
 
 INFO = DatasetInfo(("Car",), ("x", "y", "z", "i"), (0, -4, -3, 8, 4, 1), (0.5, 0.5, 4.0), (16, 16, 1), 5)
@@ -88,29 +88,6 @@ def test_rows_that_differ():
     assert rows.weight.tolist() == [1, 1, 3, 1, 1, 1, 1, 1, 1, 4]
     assert rows.pillar.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
     assert torch.equal(rows.points[:2], voxels[0, :2]) and (rows.points[2] == 0).all()
-
-
-def test_statistics_of_large_numbers_keep_their_digits():
-    """A variance from 300 000 rows far from 0, of which most are equal: float32 sums in a row lose four digits."""
-    rows = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0)) * 5 + 40
-    weight = torch.full((2000,), 150)
-    norm = torch.nn.BatchNorm1d(3, momentum=1.0)
-    normalise_rows(rows, weight, norm)
-    full = rows.double().repeat_interleave(weight, dim=0)
-    torch.testing.assert_close(norm.running_var.double(), full.var(0), rtol=1e-6, atol=0)
-    torch.testing.assert_close(norm.running_mean.double(), full.mean(0), rtol=1e-6, atol=0)
-
-
-def test_other_norms_get_every_row():
-    """Whatever replaced the batch norm, such as a synchronised one, sees the padding too."""
-
-    class Other(torch.nn.BatchNorm1d):
-        pass
-
-    rows, weight = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 4, 1, 1, 3, 2])
-    plain, other = torch.nn.BatchNorm1d(3), Other(3)
-    torch.testing.assert_close(normalise_rows(rows, weight, other), normalise_rows(rows, weight, plain))
-    torch.testing.assert_close(other.running_var, plain.running_var)
 
 
 def test_no_pillars_leave_the_statistics_alone():
