@@ -49,7 +49,9 @@ def local_three_nn(
     require_same_device(support=support, grid_centres=grid_centres)
     scenes = _checked(support, counts, centres, centre_counts, max_distance, neighbour_type)
     cap = MAX_NEIGHBOURS if num_samples <= 0 else min(num_samples, MAX_NEIGHBOURS)
-    return _three_nn(*scenes, grid_centres.detach().float(), float(max_distance), cap, neighbour_type == 1)
+    grid = grid_centres.detach().float()
+    squared, rows = _three_nn(*scenes, grid, float(max_distance), cap, neighbour_type == 1)
+    return squared.sqrt_(), rows
 
 
 def voxel_pool(

@@ -18,8 +18,8 @@ def three_nn(
     cap: int,
     ball: bool,
 ) -> tuple[Tensor, Tensor]:
-    """-> distances (M, T, 3), rows (M, T, 3) int64."""
-    distances = torch.full_like(grid_centres, torch.inf)
+    """-> squared distances (M, T, 3), rows (M, T, 3) int64."""
+    squared = torch.full_like(grid_centres, torch.inf)
     rows = torch.full_like(grid_centres, -1, dtype=torch.int64)
     cells = grid_centres.shape[1]
     for centre, row in _neighbours(support, counts, centres, centre_counts, radius, cap, ball, cells):
@@ -28,9 +28,9 @@ def three_nn(
         table = row.new_full((len(owner), int(held.max()) if len(held) else 1), -1)  # (m, most)
         table[torch.arange(len(owner), device=row.device).repeat_interleave(held), place] = row
         dx, dy, dz = (grid_centres[owner][:, :, None] - support[table][:, None]).unbind(-1)  # (m, T, most)
-        squared = torch.where(table[:, None] >= 0, dx * dx + dy * dy + dz * dz, torch.inf)
-        distances[owner], rows[owner] = _three_smallest(squared, table)
-    return distances.sqrt(), rows
+        near = torch.where(table[:, None] >= 0, dx * dx + dy * dy + dz * dz, torch.inf)
+        squared[owner], rows[owner] = _three_smallest(near, table)
+    return squared, rows
 
 
 def _three_smallest(squared: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,16 +78,12 @@ def all_members(
 ) -> tuple[Tensor, Tensor]:
     """The rows of the first ``cap`` neighbours of each centre (all if -1), by cell. -> (K,), starts (M * T + 1,)."""
     cells = num_voxels[0] * num_voxels[1] * num_voxels[2]
-    parts = [(counts_like(support), counts_like(support))]
+    parts = [(torch.empty(0, dtype=torch.int64, device=support.device),) * 2]
     for centre, row in _neighbours(support, counts, centres, centre_counts, radius, cap, ball, 1):
         offset = support[row] - centres[centre]
         parts.append((row, centre * cells + cell_of(offset, num_voxels, radius)))
     row, cell = (torch.cat(part) for part in zip(*parts, strict=True))
     return row[cell.argsort(stable=True)], _starts(torch.bincount(cell, minlength=len(centres) * cells))
-
-
-def counts_like(support: Tensor) -> Tensor:
-    return torch.empty(0, dtype=torch.int64, device=support.device)
 
 
 def _starts(held: Tensor) -> Tensor:
