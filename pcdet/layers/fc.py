@@ -38,8 +38,9 @@ def conv1d_stack(
 ) -> nn.Sequential:
     """Layers of a head over regions: convolution without bias, norm, ReLU; at the end one convolution with bias.
 
-    ``layer`` may be ``nn.Linear`` instead of the convolution. With ``out_channels`` a dropout layer, of rate 0 too, follows the first hidden layer. Without it one follows every
-    hidden layer but the last, where the rate is above 0. (The indices of checkpoints' names depend on this.)
+    ``layer`` may be ``nn.Linear`` instead of the convolution. With ``out_channels`` a dropout layer, of rate 0 too,
+    follows the first hidden layer. Without it one follows every hidden layer but the last, where the rate is above 0.
+    (The indices of checkpoints' names depend on this.)
     """
     layers: list[nn.Module] = []
     for i, width in enumerate(hidden):

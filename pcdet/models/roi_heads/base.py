@@ -31,7 +31,7 @@ class RoiLossConfig(TypedDict, total=False):
 
     CLS_LOSS: Literal["BinaryCrossEntropy", "CrossEntropy"]
     REG_LOSS: Literal["smooth-l1"]
-    IOU_LOSS: Literal["BinaryCrossEntropy", "L2", "smoothL1", "focalbce", "cls"]
+    IOU_LOSS: Literal["BinaryCrossEntropy", "L2", "smoothL1", "focalbce"]
     CORNER_LOSS_REGULARIZATION: bool
     GRID_3D_IOU_LOSS: bool
     LOSS_WEIGHTS: RoiLossWeights
@@ -126,9 +126,13 @@ class RoiHead(nn.Module):
         """The refined boxes of every scene, with the proposals' classes; rows that only pad are left out."""
         scenes, rows = proposals.rois.shape[:2]
         boxes = self._boxes(preds.rcnn_reg.float(), proposals.rois.reshape(-1, 7)).view(scenes, rows, 7)
-        logits = preds.rcnn_cls.float().view(scenes, rows, -1)
-        columns = zip(boxes, logits, proposals.roi_labels, proposals.exist, strict=True)
-        return [Candidates(box[keep], logit[keep], label[keep]) for box, logit, label, keep in columns]
+        return candidates_of(boxes, preds.rcnn_cls, proposals)
+
+
+def candidates_of(boxes: Tensor, logits: Tensor, proposals: Proposals) -> list[Candidates]:
+    """Boxes (B, R, 7) and logits (B * R, K) of every scene, with the proposals' classes, without rows that only pad."""
+    columns = zip(boxes, logits.float().view(*boxes.shape[:2], -1), proposals.roi_labels, proposals.exist, strict=True)
+    return [Candidates(box[keep], logit[keep], label[keep]) for box, logit, label, keep in columns]
 
 
 def _own_frame(rois: Tensor) -> Tensor:
