@@ -8,9 +8,10 @@ What goes into each form:
   safetensors  the weights, with epoch, it, version and configuration as metadata. Left out: the optimizer state and
                all else, so that it is a file to evaluate or to start from, not to resume from.
 Weights are copied bit for bit, so that converting there and back gives equal weights. The optimizer state is copied as
-it is: its groups (first all parameters outside batch norm, then those of batch norm) are in the same order here and in
-OpenPCDet for the optimizers of its YAML files. It is left out where --cfg_file turns kernels, because its moments are
-in the old layout.
+it is. That of adam_onecycle, which all KITTI configurations of OpenPCDet use, has the same two groups here and there
+(first all parameters outside batch norm, then those of batch norm), so a run can be continued with it; OpenPCDet's adam
+and sgd have one group, and such a state is refused on resuming: start from the weights with --pretrained_model. It is
+left out where --cfg_file turns kernels, because its moments are in the old layout.
 
 With --cfg_file the weights are compared with the model of that YAML, nothing is written unless they agree entirely, and
 sparse kernels as spconv 1 stores them (kz, ky, kx, in, out) are turned into spconv 2's layout (out, kz, ky, kx, in),

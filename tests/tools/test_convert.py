@@ -7,6 +7,7 @@ import torch
 from pcdet.models.build import build_model
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.train_utils.checkpoint import load_checkpoint, save_checkpoint
+from pcdet.train_utils.checkpoint_forms import WRITERS
 
 SECOND = "cfgs/kitti_models/second.yaml"
 
@@ -54,6 +55,13 @@ def test_round_trips_keep_weights_to_the_bit(convert, tmp_path, capsys):
     assert list(theirs) == ["epoch", "it", "model_state", "optimizer_state", "version"]
     moments = theirs["optimizer_state"]["state"][0]["exp_avg"]
     assert torch.equal(moments, ours["optimizer_state"]["state"][0]["exp_avg"])
+
+
+def test_the_help_names_every_form(convert, capsys):
+    with pytest.raises(SystemExit):
+        convert(["--help"])
+    shown = capsys.readouterr().out
+    assert f"{{{','.join(WRITERS)}}}" in shown and "optimizer state" in shown
 
 
 def test_weights_alone_become_a_checkpoint(convert, tmp_path):
