@@ -33,7 +33,7 @@ def info_of(config: Mapping[str, Any]) -> DatasetInfo:
         info,
         voxel_size=tuple(size.tolist()),
         grid_size=tuple(np.round((area[3:] - area[:3]) / size).astype(int).tolist()),
-        max_points_per_voxel=grid.get("MAX_POINTS_PER_VOXEL"),
+        max_points_per_voxel=None if grid["NAME"].endswith("placeholder") else grid["MAX_POINTS_PER_VOXEL"],
     )
 
 
