@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pcdet.models import draws
 from pcdet.models.candidates import Candidates, Proposals
+from pcdet.models.dense_heads.center_head import LEAST_PROBABILITY
 from pcdet.structures.batch import Batch
 
 
@@ -126,11 +127,17 @@ def second_stage_predictions(model: nn.Module, captured: Captured) -> dict[str, 
     return {"batch_cls_preds": preds[0].view(scenes, rows, -1), "batch_box_preds": boxes}
 
 
-def dense_targets(model: nn.Module, batch: Batch) -> dict[str, Any]:
-    """The dense head's targets as full tables, as they were recorded."""
+def dense_targets(model: nn.Module, captured: Captured, batch: Batch) -> dict[str, Any]:
+    """The dense head's targets as full tables, as they were recorded.
+
+    A head of peaks was recorded after its loss, which turns the logits of the heatmaps into probabilities.
+    """
     targets = model.dense_head.assign(batch["gt_boxes"])
     if not hasattr(targets, "codes"):
-        return {"target_dicts": targets._asdict()}
+        maps = captured.slots["dense_head"]["pred_dicts"]
+        least = LEAST_PROBABILITY
+        heats = [m | {"hm": m["hm"].sigmoid().clamp(least, 1 - least)} for m in maps]
+        return {"target_dicts": targets._asdict() | {"heatmap_masks": []}, "pred_dicts": heats}
     table = torch.zeros(targets.labels.numel(), targets.codes.shape[1])
     table[targets.positives] = targets.codes
     return {

@@ -6,7 +6,7 @@ from harness import compare_run
 from inputs import merged_config
 
 
-@pytest.mark.parametrize("run", ["pointpillar.A", "pointpillar.B", "second.A", "second.B"])
+@pytest.mark.parametrize("run", ["pointpillar.A", "pointpillar.B", "second.A", "second.B", "centerpoint_kitti.A"])
 def test_recorded_run(run, shared):
     name = f"kitti_models/{run.split('.')[0]}.yaml"
     record = shared / "oracles" / "openpcdet_models" / f"{run}.json"
