@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pcdet.layers.fc import RowNorm
+from pcdet.layers.weighted_norm import run_weighted
 
 
 class RowConv2d(nn.Conv2d):
@@ -43,8 +44,10 @@ class RowMLP(nn.Sequential):
         """The first convolution, without its norm."""
         return self[0](rows)
 
-    def rest(self, rows: Tensor) -> Tensor:  # (R, C1) -> (R, CL)
-        """Everything after the first convolution."""
-        for i in range(1, len(self)):
-            rows = self[i](rows)
-        return rows
+    def rest(
+        self,
+        rows: Tensor,  # (R, C1)
+        weight: Tensor | None = None,  # (R,) how many equal rows each stands for
+    ) -> Tensor:
+        """Everything after the first convolution. -> (R, CL)"""
+        return run_weighted(list(self)[1:], rows, weight)
