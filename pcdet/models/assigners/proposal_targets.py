@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pcdet.models import draws
+from pcdet.models.box_coders.choice import AnchorCoderConfig, AnchorCoderName
 from pcdet.models.candidates import Proposals
 from pcdet.ops.iou3d import boxes_iou3d
 from pcdet.structures.boxes import rotate_z
@@ -15,7 +16,8 @@ from pcdet.structures.boxes import rotate_z
 class RoiTargetConfig(TypedDict, total=False):
     """The block TARGET_CONFIG of a RoI head. Thresholds are 3-D IoUs of a proposal with its best labelled box."""
 
-    BOX_CODER: Literal["ResidualCoder"]
+    BOX_CODER: AnchorCoderName
+    BOX_CODER_CONFIG: AnchorCoderConfig
     ROI_PER_IMAGE: int  # proposals that are sampled in a scene
     FG_RATIO: float  # part of them that is foreground at the most
     SAMPLE_ROI_BY_EACH_CLASS: bool  # match only boxes of the proposal's class

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pcdet.models.assigners.proposal_targets import RoiTargetConfig, RoiTargets, assign_proposals, from_proposals
-from pcdet.models.box_coders.residual import ResidualCoder
+from pcdet.models.box_coders.choice import anchor_coder
 from pcdet.models.candidates import Candidates, Proposals
 from pcdet.models.losses.corners import corner_loss
 from pcdet.models.losses.pointwise import smooth_l1_loss
@@ -70,10 +70,10 @@ class RoiHead(nn.Module):
             )
         if loss_config.get("GRID_3D_IOU_LOSS", False):
             raise ValueError(f"{name}: LOSS_CONFIG.GRID_3D_IOU_LOSS has no implementation, set it to False")
-        missing = RoiTargetConfig.__annotations__.keys() - target_config.keys() - {"BOX_CODER"}
+        missing = RoiTargetConfig.__annotations__.keys() - target_config.keys() - {"BOX_CODER", "BOX_CODER_CONFIG"}
         if missing:
             raise ValueError(f"{name}: TARGET_CONFIG needs {', '.join(sorted(missing))}")
-        self.coder = ResidualCoder()
+        self.coder = anchor_coder(target_config)
         self.proposal_layer = ProposalLayer(nms_config)
         self.target_config = target_config
         self.loss_config = loss_config
@@ -131,7 +131,8 @@ class RoiHead(nn.Module):
 
 def candidates_of(boxes: Tensor, logits: Tensor, proposals: Proposals) -> list[Candidates]:
     """Boxes (B, R, 7) and logits (B * R, K) of every scene, with the proposals' classes, without rows that only pad."""
-    columns = zip(boxes, logits.float().view(*boxes.shape[:2], -1), proposals.roi_labels, proposals.exist, strict=True)
+    logits = logits.float().view(*boxes.shape[:2], logits.shape[1])  # (B, R, K)
+    columns = zip(boxes, logits, proposals.roi_labels, proposals.exist, strict=True)
     return [Candidates(box[keep], logit[keep], label[keep]) for box, logit, label, keep in columns]
 
 

@@ -85,29 +85,31 @@ class SECONDHead(RoiHead):
     def _pool(self, rois: Tensor, features: Tensor) -> Tensor:
         scenes, rows = rois.shape[:2]
         size = self.grid_size
-        theta = self._placement(rois.reshape(-1, rois.shape[-1]), features.shape[2:])  # (B * R, 2, 3)
-        grid = F.affine_grid(theta, [scenes * rows, 1, size, size], align_corners=False)  # (B * R, G, G, 2)
+        grid = self._samples(rois.reshape(scenes * rows, 7), features.shape[2:])  # (B * R, G, G, 2)
         grid = grid.view(scenes, rows * size, size, 2)
         pooled = F.grid_sample(features, grid, align_corners=False)  # (B, C, R * G, G)
-        pooled = pooled.view(scenes, -1, rows, size * size).transpose(1, 2)  # (B, R, C, G * G)
-        return pooled.reshape(scenes * rows, -1)
+        pooled = pooled.view(scenes, features.shape[1], rows, size * size).transpose(1, 2)  # (B, R, C, G * G)
+        return pooled.reshape(scenes * rows, features.shape[1] * size * size)
 
-    def _placement(self, rois: Tensor, map_size: Sequence[int]) -> Tensor:
-        """The affine map from a grid in [-1, 1] to the places of proposals (M, 7) on the map. -> (M, 2, 3)
+    def _samples(self, rois: Tensor, map_size: Sequence[int]) -> Tensor:
+        """Where proposals (M, 7) are sampled: x and y on the map, whose borders are -1 and 1. -> (M, G, G, 2)
 
-        As OpenPCDet places it, which checkpoints are trained with: in units of the distance between the outer cells'
-        centres, although the sampling takes -1 and 1 for the outer borders; and a turned proposal is sheared where
-        its sides differ in length, for they are scaled after the turn.
+        As OpenPCDet places them, which checkpoints are trained with: in units of the distance between the outer
+        cells' centres, although -1 and 1 are the outer borders; and a turned grid is squeezed into the proposal's
+        sides, for they are scaled after the turn.
         """
         ny, nx = map_size
         (x1, x2), (y1, y2) = (
             [(rois[:, i] + sign * rois[:, 3 + i] / 2 - self.corner[i]) / self.cell[i] for sign in (-1, 1)]
             for i in (0, 1)
         )
-        cos, sin = rois[:, 6].cos(), rois[:, 6].sin()
-        width, height = (x2 - x1) / (nx - 1), (y2 - y1) / (ny - 1)
-        x, y = (x1 + x2 - nx + 1) / (nx - 1), (y1 + y2 - ny + 1) / (ny - 1)
-        return torch.stack([width * cos, -width * sin, x, height * sin, height * cos, y], dim=1).view(-1, 2, 3)
+        half = torch.stack([(x2 - x1) / (nx - 1), (y2 - y1) / (ny - 1)], dim=1)  # (M, 2)
+        centre = torch.stack([(x1 + x2 - nx + 1) / (nx - 1), (y1 + y2 - ny + 1) / (ny - 1)], dim=1)
+        cos, sin = rois[:, 6].cos()[:, None, None], rois[:, 6].sin()[:, None, None]  # (M, 1, 1)
+        steps = (2 * torch.arange(self.grid_size, device=rois.device) + 1) / self.grid_size - 1  # (G,)
+        y, x = steps.view(-1, 1), steps.view(1, -1)
+        unit = torch.stack([x * cos - y * sin, x * sin + y * cos], dim=-1)  # (M, G, G, 2)
+        return unit * half[:, None, None] + centre[:, None, None]
 
     def loss(self, preds: RoiIouPreds, targets: RoiTargets) -> dict[str, Tensor]:
         """A scalar: ``rcnn_loss_iou``, the mean over the proposals that are judged."""

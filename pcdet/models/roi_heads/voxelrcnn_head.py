@@ -76,7 +76,7 @@ class VoxelRCNNHead(RoiHead):
         self.info = info
         self.sources, self.grid_size = tuple(roi_grid_pool["FEATURES_SOURCE"]), roi_grid_pool["GRID_SIZE"]
         self.roi_grid_pool_layers = _pool_layers(self.sources, channels, roi_grid_pool["POOL_LAYERS"])
-        width = self.grid_size**3 * sum(layer.out_channels for layer in self.roi_grid_pool_layers)
+        self.width = width = self.grid_size**3 * sum(layer.out_channels for layer in self.roi_grid_pool_layers)
         self.shared_fc_layer = conv1d_stack(width, shared_fc, dropout=dp_ratio, layer=nn.Linear)
         width = shared_fc[-1] if shared_fc else width
         self.cls_fc_layers = conv1d_stack(width, cls_fc, dropout=dp_ratio, layer=nn.Linear)
@@ -102,7 +102,7 @@ class VoxelRCNNHead(RoiHead):
 
     def _pool(self, rois: Tensor, features: dict[str, SparseConvTensor], strides: dict[str, int]) -> Tensor:
         scenes, rows = rois.shape[:2]
-        points = roi_grid_points(rois.view(scenes * rows, -1), self.grid_size).flatten(0, 1)  # (B * R * G^3, 3)
+        points = roi_grid_points(rois.view(scenes * rows, 7), self.grid_size).flatten(0, 1)  # (B * R * G^3, 3)
         cells = self._cells(points)  # (B * R * G^3, 3) z, y, x
         scene = torch.arange(scenes, device=rois.device).repeat_interleave(rows * self.grid_size**3).unsqueeze(1)
         levels = []
@@ -111,7 +111,7 @@ class VoxelRCNNHead(RoiHead):
             centres = voxel_centres(voxels.indices[:, 1:], self.info, stride)  # (V, 3)
             coords = torch.cat([scene, (cells // stride).long()], dim=1)  # (B * R * G^3, 4)
             levels.append(layer(voxels, centres, points, coords))
-        return torch.cat(levels, dim=1).view(scenes * rows, -1)
+        return torch.cat(levels, dim=1).view(scenes * rows, self.width)
 
     def _cells(self, points: Tensor) -> Tensor:
         """The voxels that points (M, 3) lie in, which may be outside the grid. -> (M, 3) z, y, x, whole float32 numbers
