@@ -1,7 +1,7 @@
 """Set abstraction with multi-scale grouping, and feature propagation (Qi et al. 2017, "PointNet++", sec. 3.3 and 3.4).
 
-Features are kept as rows with the channels last, as in ``set_abstraction.py``. Names, shapes and numbers of the
-parameters are those of OpenPCDet's layers.
+Scenes are stacked: the rows of one follow those of another, and counts tell them apart. Names, shapes and numbers of
+the parameters are those of OpenPCDet's layers for equally long clouds.
 """
 
 from collections.abc import Sequence
@@ -10,24 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from pcdet.layers.row_mlp import RowMLP
-from pcdet.layers.set_abstraction import gather_rows
-from pcdet.ops.ball_query import ball_query
-from pcdet.ops.furthest_point_sampling import furthest_point_sample
-from pcdet.ops.grouping import group_points
+from pcdet.layers.stacked_set_abstraction import Neighbours, describe_neighbours, distinct_neighbours, pool_pairs
+from pcdet.ops.ball_query import ball_query_stack
+from pcdet.ops.furthest_point_sampling import furthest_point_sample_stack
 from pcdet.ops.three_nn import three_interpolate, three_nn_stack
 
 EPSILON = 1e-8  # metres, added to a distance before it is inverted
 
 
 class MSGSetAbstraction(nn.Module):
-    """Sample centres, and describe the neighbourhood of each at several scales.
+    """Sample centres by furthest point sampling, and describe the neighbourhood of each at several scales.
 
-    A neighbour enters with its offset from the centre and its features, in this order. The parts of the first layer
-    that read features run once a point where that is less work than once a neighbour.
+    A neighbour enters with its offset from the centre and its features, in this order. Pairs of a centre and a
+    neighbour that are equal go through the MLP once, with a weight for the statistics of the batch norms.
 
     Args:
         in_channels: C, features of a point besides x y z.
-        num_centres: S, centres that furthest point sampling chooses, beginning with point 0.
         radii: of the ball of each scale, in metres; the border is outside.
         num_neighbours: G of each scale; the first G points in index order are taken, and the first one is repeated
             if there are fewer.
@@ -38,7 +36,6 @@ class MSGSetAbstraction(nn.Module):
     def __init__(
         self,
         in_channels: int,
-        num_centres: int,
         radii: Sequence[float],
         num_neighbours: Sequence[int],
         mlps: Sequence[Sequence[int]],
@@ -46,57 +43,83 @@ class MSGSetAbstraction(nn.Module):
         use_xyz: bool = True,
     ):
         super().__init__()
-        self.num_centres, self.use_xyz = num_centres, use_xyz
+        if not use_xyz and in_channels == 0:
+            raise ValueError("without USE_XYZ set abstraction needs features, but the points have x y z only")
+        self.use_xyz = use_xyz
         self.balls = list(zip(radii, num_neighbours, strict=True))
         self.mlps = nn.ModuleList(RowMLP([in_channels + 3 * use_xyz, *mlp]) for mlp in mlps)
         self.out_channels = sum(mlp.out_channels for mlp in self.mlps)
 
     def forward(
         self,
-        points: Tensor,  # (B, N, 3)
-        features: Tensor | None,  # (B, N, C)
+        xyz: Tensor,  # (N, 3)
+        counts: Tensor,  # (B,) points of each scene
+        features: Tensor | None,  # (N, C)
+        samples: Tensor,  # (B,) centres of each scene, 0 where it has no points
+        *,
+        weight: Tensor | None = None,  # (M,) how many equal centres each stands for
+        cycle: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Centres (B, S, 3) and their features (B, S, C'), the scales one after another."""
-        centres = gather_rows(points, furthest_point_sample(points, self.num_centres))  # (B, S, 3)
-        scales = []
-        for (radius, count), mlp in zip(self.balls, self.mlps, strict=True):
-            index, _ = ball_query(points, centres, radius, count)  # (B, S, G); a centre finds itself
-            rows = self._first_layer(mlp, points, features, centres, index)  # (B * S * G, C1)
-            rows = mlp.rest(rows).view(*index.shape, -1)  # (B, S, G, C')
-            scales.append(rows.max(dim=2).values)
-        return centres, torch.cat(scales, dim=-1)
+        """Centres (M, 3) and their features (M, C'), the scales one after another.
 
-    def _first_layer(self, mlp: RowMLP, points: Tensor, features: Tensor | None, centres: Tensor, index: Tensor):
-        """The first convolution of all neighbours, (B * S * G, C1)."""
-        if not self.use_xyz:
-            return group_points(mlp.first(features), index).flatten(0, 2)
-        offset = (group_points(points, index) - centres[:, :, None]).flatten(0, 2)  # (B * S * G, 3)
-        if features is None:
-            return mlp.first(offset)
-        weight = mlp[0].weight.flatten(1)  # (C1, 3 + C)
-        if len(weight) > weight.shape[1]:  # gathering the inputs moves less memory than gathering the outputs
-            return mlp.first(torch.cat([offset, group_points(features, index).flatten(0, 2)], dim=1))
-        rows = group_points(features @ weight[:, 3:].T, index).flatten(0, 2)  # (B * S * G, C1)
-        return torch.addmm(rows, offset, weight[:, :3].T)
+        With ``cycle`` each scene stands for one of so many points, among which its own are repeated in turn.
+        """
+        centres = xyz[furthest_point_sample_stack(xyz, counts, samples)]  # (M, 3)
+        scales = []
+        for (radius, size), mlp in zip(self.balls, self.mlps, strict=True):
+            index, found = ball_query_stack(xyz, counts, centres, samples, radius, size)  # (M, G), (M,)
+            pairs = distinct_neighbours(index, found, len(xyz))
+            if cycle is not None:
+                pairs = _count_in_cycles(pairs, index, found, counts, samples, cycle)
+            if weight is not None:
+                pairs = pairs._replace(weight=pairs.weight * weight[pairs.centre])
+            scales.append(describe_neighbours(mlp, xyz, features, centres, pairs, use_xyz=self.use_xyz))
+        return centres, torch.cat(scales, dim=1)
+
+
+def _count_in_cycles(
+    pairs: Neighbours,
+    index: Tensor,  # (M, G)
+    found: Tensor,  # (M,)
+    counts: Tensor,  # (B,)
+    samples: Tensor,  # (B,)
+    cycle: int,
+) -> Neighbours:
+    """The pairs with the weights that they have where the points of a cloud repeat themselves up to ``cycle`` ones.
+
+    A ball that holds H < G different points takes these again and again, in turn, while there are repetitions; only
+    then the first one fills what is left.
+    """
+    size = index.shape[1]
+    place = torch.arange(size, device=index.device)  # (G,)
+    scene = torch.repeat_interleave(samples, output_size=len(index))  # (M,)
+    local = index - (counts.cumsum(0) - counts)[scene, None]  # (M, G)
+    length, found = counts[scene, None], found.unsqueeze(1)  # (M, 1)
+    copies = cycle // length + (local < cycle % length)  # (M, G) of each point in the whole cloud
+    held = (copies * (place < found)).sum(dim=1, keepdim=True)  # (M, 1) points of the whole cloud in the ball
+    taken = torch.where(place < held, place % found, 0)  # (M, G) which of the H points lies in each place
+    weight = torch.zeros_like(index).scatter_add_(1, taken, torch.ones_like(index))
+    return pairs._replace(weight=weight[place < found])
 
 
 class GlobalSetAbstraction(nn.Module):
-    """Describe a whole cloud by one feature: an MLP sees each point's coordinates and features, then the maximum."""
+    """Describe a whole scene by one feature: an MLP sees each point's coordinates and features, then the maximum."""
 
-    def __init__(self, in_channels: int, mlp: Sequence[int], *, use_xyz: bool = True):
+    def __init__(self, in_channels: int, mlp: Sequence[int]):
         super().__init__()
-        self.use_xyz = use_xyz
-        self.mlps = nn.ModuleList([RowMLP([in_channels + 3 * use_xyz, *mlp])])
+        self.mlps = nn.ModuleList([RowMLP([in_channels + 3, *mlp])])
         self.out_channels = mlp[-1]
 
     def forward(
         self,
-        points: Tensor,  # (B, N, 3)
-        features: Tensor,  # (B, N, C)
+        xyz: Tensor,  # (N, 3)
+        counts: Tensor,  # (B,) points of each scene
+        features: Tensor,  # (N, C)
+        weight: Tensor | None = None,  # (N,) how many equal points each stands for
     ) -> Tensor:
-        """(B, C')."""
-        rows = torch.cat([points, features], dim=-1) if self.use_xyz else features
-        return self.mlps[0](rows.flatten(0, 1)).view(*points.shape[:2], -1).max(dim=1).values
+        """(B, C'); 0 for a scene without points."""
+        mlp = self.mlps[0]
+        return pool_pairs(mlp.rest(mlp.first(torch.cat([xyz, features], dim=1)), weight), counts)
 
 
 class FeaturePropagation(nn.Module):

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pcdet.layers.row_mlp import RowMLP
-from pcdet.layers.weighted_norm import run_weighted
 from pcdet.ops.ball_query import ball_query_stack
 from pcdet.ops.grouping import group_rows
+from pcdet.ops.scatter import pool_rows
 
 
 class Neighbours(NamedTuple):
@@ -84,10 +84,35 @@ class StackSAModuleMSG(nn.Module):
         for radius, size, mlp in zip(self.radii, self.nsamples, self.mlps, strict=True):
             index, found = ball_query_stack(xyz, counts, centres, centre_counts, radius, size)  # (M, G), (M,)
             pairs = distinct_neighbours(index, found, len(xyz))
-            rows = _first_layer(mlp, xyz, features, centres, pairs)  # (R, C1)
-            rows = run_weighted(list(mlp)[1:], rows, pairs.weight)  # (R, C')
-            scales.append(torch.segment_reduce(rows.float(), "max", lengths=pairs.per_centre, unsafe=True))
+            scales.append(describe_neighbours(mlp, xyz, features, centres, pairs))
         return torch.cat(scales, dim=1)
+
+
+def describe_neighbours(
+    mlp: RowMLP,
+    xyz: Tensor,  # (N, 3)
+    features: Tensor | None,  # (N, C)
+    centres: Tensor,  # (M, 3)
+    pairs: Neighbours,
+    *,
+    use_xyz: bool = True,
+) -> Tensor:
+    """The maximum over the neighbours of each centre, of what the MLP makes of [offset, features]. -> (M, C')
+
+    Without ``use_xyz`` only the features enter.
+    """
+    rows = _first_layer(mlp, xyz, features, centres, pairs) if use_xyz else _per_pair(mlp.first(features), pairs)
+    rows = mlp.rest(rows, pairs.weight)  # (R, C')
+    return pool_pairs(rows, pairs.per_centre)
+
+
+def pool_pairs(
+    rows: Tensor,  # (R, C) centre by centre
+    per_centre: Tensor,  # (M,)
+) -> Tensor:
+    """The maximum over the rows of each centre. -> (M, C)"""
+    start = F.pad(per_centre.cumsum(0), (1, 0))  # (M + 1,)
+    return pool_rows(rows, torch.arange(len(rows), device=rows.device), start, "max")
 
 
 def _first_layer(mlp: RowMLP, xyz: Tensor, features: Tensor | None, centres: Tensor, pairs: Neighbours) -> Tensor:
@@ -99,8 +124,11 @@ def _first_layer(mlp: RowMLP, xyz: Tensor, features: Tensor | None, centres: Ten
     weight = mlp[0].weight.flatten(1)  # (C1, 3 + C)
     offset = F.pad(xyz, (0, 0, 0, 1))[pairs.point] - centres[pairs.centre]  # (R, 3)
     offset = offset * (pairs.point < len(xyz)).unsqueeze(1)
-    rows = F.linear(offset, weight[:, :3])
     if features is None:
-        return rows
-    per_point = F.pad(F.linear(features, weight[:, 3:]), (0, 0, 0, 1))  # (N + 1, C1), for a point N that is zero
-    return rows + group_rows(per_point, pairs.point.unsqueeze(1))[:, 0]
+        return F.linear(offset, weight)
+    return torch.addmm(_per_pair(F.linear(features, weight[:, 3:]), pairs), offset, weight[:, :3].T)
+
+
+def _per_pair(rows: Tensor, pairs: Neighbours) -> Tensor:
+    """Rows (N, C) of the pairs' points, zero for a point N. -> (R, C)"""
+    return group_rows(F.pad(rows, (0, 0, 0, 1)), pairs.point.unsqueeze(1))[:, 0]

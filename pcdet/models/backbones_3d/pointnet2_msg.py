@@ -10,15 +10,17 @@ from pcdet.layers.msg_set_abstraction import FeaturePropagation, MSGSetAbstracti
 from pcdet.models.registry import BACKBONES_3D
 from pcdet.structures.dataset_info import DatasetInfo
 
+LEVEL_KEYS = ("NPOINTS", "RADIUS", "NSAMPLE", "MLPS")
 
-class _MultiScaleConfig(TypedDict):
+
+class _ScaleLists(TypedDict):
     NPOINTS: list[int]  # centres
     RADIUS: list[list[float]]  # metres, a scale each
     NSAMPLE: list[list[int]]  # neighbours of a centre
     MLPS: list[list[list[int]]]
 
 
-class MultiScaleConfig(_MultiScaleConfig, total=False):
+class MultiScaleConfig(_ScaleLists, total=False):
     """The block SA_CONFIG: one entry a level, with one entry a scale inside."""
 
     USE_XYZ: bool  # whether a neighbour's offset is a feature (true)
@@ -36,19 +38,22 @@ class PointNet2MSG(nn.Module):
     """Levels of set abstraction with fewer and fewer points, then the features carried back to all of them.
 
     The first level reads the point channels beyond x y z. All scenes have the same number of points, as the data
-    processor ``sample_points`` sees to; one without any has no features. Raises ``ValueError`` where they differ, and
-    where the lists of SA_CONFIG and FP_MLPS do not fit together.
+    processor ``sample_points`` sees to; a scene may also have none. Raises ``ValueError`` where they differ, and where
+    the lists of SA_CONFIG and FP_MLPS do not fit together.
     """
 
-    def __init__(self, info: DatasetInfo, channels: dict[str, int], *, sa_config: MultiScaleConfig, fp_mlps: list[list[int]]):
+    def __init__(
+        self, info: DatasetInfo, channels: dict[str, int], *, sa_config: MultiScaleConfig, fp_mlps: list[list[int]]
+    ):
         super().__init__()
         require_levels(sa_config, fp_mlps)
+        self.npoints = sa_config["NPOINTS"]
         width = channels["points"] - 3
+        widths = [width]
         self.SA_modules = nn.ModuleList()
-        for level in zip(*(sa_config[key] for key in LEVEL_KEYS), strict=True):
-            self.SA_modules.append(MSGSetAbstraction(width, *level, use_xyz=sa_config.get("USE_XYZ", True)))
-            width = self.SA_modules[-1].out_channels
-        widths = [channels["points"] - 3, *(level.out_channels for level in self.SA_modules)]
+        for scales in zip(*(sa_config[key] for key in LEVEL_KEYS[1:]), strict=True):
+            self.SA_modules.append(MSGSetAbstraction(widths[-1], *scales, use_xyz=sa_config.get("USE_XYZ", True)))
+            widths.append(self.SA_modules[-1].out_channels)
         self.FP_modules = propagation_levels(widths, fp_mlps)
         self.out_channels = {"point_features": fp_mlps[0][-1]}
 
@@ -58,29 +63,23 @@ class PointNet2MSG(nn.Module):
         batch_size: int,
     ) -> PointBackboneFeatures:
         counts = torch.bincount(points[:, 0].long(), minlength=batch_size)  # (B,)
-        clouds = _equal_clouds(points[:, 1:], counts)  # (F, n, 3 + C) of the scenes that have points
-        cloud, values = clouds[..., :3].contiguous(), clouds[..., 3:] if clouds.shape[-1] > 3 else None
-        xyz, features = [cloud], [values]
-        for level in self.SA_modules:
-            cloud, values = level(cloud, values)  # (F, S, 3), (F, S, C)
-            xyz.append(cloud)
+        _require_equal(counts)
+        xyz, sizes = [points[:, 1:4].contiguous()], [counts]
+        features = [points[:, 4:] if points.shape[1] > 4 else None]
+        for level, wanted in zip(self.SA_modules, self.npoints, strict=True):
+            samples = (counts > 0) * wanted  # (B,); a scene with fewer points than that repeats its first one
+            centres, values = level(xyz[-1], sizes[-1], features[-1], samples)  # (M, 3), (M, C)
+            xyz.append(centres)
+            sizes.append(samples)
             features.append(values)
-        rows = propagate(
-            self.FP_modules,
-            [cloud.flatten(0, 1) for cloud in xyz],
-            [counts.new_full((len(cloud),), cloud.shape[1]) for cloud in xyz],
-            [None if values is None else values.flatten(0, 1) for values in features],
-        )
+        rows = propagate(self.FP_modules, xyz, sizes, features)
         return PointBackboneFeatures(rows, points[:, :4].contiguous())
-
-
-LEVEL_KEYS = ("NPOINTS", "RADIUS", "NSAMPLE", "MLPS")
 
 
 def require_levels(config: MultiScaleConfig, fp_mlps: list[list[int]]) -> None:
     """Raise ``ValueError`` unless SA_CONFIG and FP_MLPS describe the same levels, and each level's lists its scales."""
     levels = {key: len(config[key]) for key in LEVEL_KEYS} | {"FP_MLPS": len(fp_mlps)}
-    if len(set(levels.values())) != 1:
+    if len(set(levels.values())) != 1 or not fp_mlps:
         raise ValueError(f"SA_CONFIG's lists and FP_MLPS need one entry a level, but have {levels} entries")
     for i, scales in enumerate(zip(*(config[key] for key in LEVEL_KEYS[1:]), strict=True)):
         if len({len(part) for part in scales}) != 1:
@@ -106,15 +105,10 @@ def propagate(
     return rows
 
 
-def _equal_clouds(
-    rows: Tensor,  # (N, C)
-    counts: Tensor,  # (B,)
-) -> Tensor:
-    """(F, n, C), F being the scenes that have points. Raises ``ValueError`` where these differ in size."""
-    sizes = counts[counts > 0].tolist()
-    if len(set(sizes)) > 1:
+def _require_equal(counts: Tensor) -> None:
+    sizes = counts.tolist()
+    if len(set(sizes) - {0}) > 1:
         raise ValueError(
-            f"PointNet2MSG needs equally many points in every scene, but these have {counts.tolist()}: give "
-            "DATA_PROCESSOR a 'sample_points'"
+            f"PointNet2MSG needs equally many points in every scene, but these have {sizes}: let DATA_PROCESSOR "
+            "contain 'sample_points'"
         )
-    return rows.reshape(len(sizes), sizes[0] if sizes else 0, rows.shape[1])

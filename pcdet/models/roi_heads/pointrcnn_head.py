@@ -9,11 +9,12 @@ from torch.nn.utils.rnn import pad_sequence
 from pcdet.layers.fc import RowNorm, conv1d_stack, init_xavier
 from pcdet.layers.msg_set_abstraction import GlobalSetAbstraction, MSGSetAbstraction
 from pcdet.layers.row_mlp import RowConv2d
+from pcdet.layers.weighted_norm import run_weighted
 from pcdet.models.assigners.proposal_targets import RoiTargetConfig
 from pcdet.models.registry import ROI_HEADS
 from pcdet.models.roi_heads.base import RoiHead, RoiLossConfig, RoiPreds
 from pcdet.models.roi_heads.proposals import ProposalNms
-from pcdet.ops.roipoint_pool import roipoint_pool3d
+from pcdet.ops.roipoint_pool import roipoint_query
 from pcdet.structures.dataset_info import DatasetInfo
 
 PREFIX = 5  # columns of a pooled point before its feature: x y z, score, depth
@@ -40,6 +41,9 @@ class RoiSaConfig(TypedDict):
 @ROI_HEADS.register
 class PointRCNNHead(RoiHead):
     """Describes a proposal by its points, seen from the proposal's own frame, through a small PointNet++.
+
+    NUM_SAMPLED_POINTS points are taken from a proposal, repeated in turn if there are fewer. Equal rows that this
+    makes, at any level, are computed once and weighted where batch norms count them.
 
     A point brings its place in that frame, the confidence of the point head, its distance from the sensor (which the
     frame hides), and its feature. No gradient flows back into these. A proposal without points is described by zeros.
@@ -76,6 +80,7 @@ class PointRCNNHead(RoiHead):
                 f"XYZ_UP_LAYER must end with the {channels['point_features']} channels of point_features, not {width}"
             )
         # Registered first, as in OpenPCDet: the order of the parameters is that of an optimiser's state.
+        self.npoints = sa_config["NPOINTS"]
         self.SA_modules = _levels(sa_config, width)
         self.xyz_up_layer = _row_layers([PREFIX, *xyz_up_layer], use_bn)
         self.merge_down_layer = _row_layers([2 * width, width], use_bn)
@@ -92,34 +97,64 @@ class PointRCNNHead(RoiHead):
         point_features: Tensor,  # (N, C)
         point_cls_scores: Tensor,  # (N,) in [0, 1]
     ) -> RoiPreds:
-        pooled = self._pool(rois, point_coords, point_features, point_cls_scores)  # (B * R, S, 5 + C)
-        rows = pooled.flatten(0, 1)
-        rows = torch.cat([self.xyz_up_layer(rows[:, :PREFIX]), rows[:, PREFIX:]], dim=1)  # (B * R * S, 2 * C)
-        points = pooled[..., :3].contiguous()  # (B * R, S, 3)
-        features = self.merge_down_layer(rows).view(*points.shape[:2], -1)  # (B * R, S, C)
-        for level in self.SA_modules[:-1]:
-            points, features = level(points, features)
-        features = self.SA_modules[-1](points, features)  # (B * R, C')
+        rows, counts = self._pool(rois, point_coords, point_features, point_cls_scores)  # (D, 5 + C), (B * R,)
+        cycle = self.pool["NUM_SAMPLED_POINTS"]
+        weight = _copies(counts, cycle)  # (D,)
+        xyz, own = rows[:, :3].contiguous(), run_weighted(self.xyz_up_layer, rows[:, :PREFIX], weight)  # (D, C)
+        features = run_weighted(self.merge_down_layer, torch.cat([own, rows[:, PREFIX:]], dim=1), weight)  # (D, C)
+        for level, wanted in zip(self.SA_modules[:-1], self.npoints, strict=False):
+            samples = counts.clamp(max=wanted)  # (B * R,)
+            weight = _fill(samples, wanted)  # (M,)
+            xyz, features = level(xyz, counts, features, samples, weight=weight, cycle=cycle)
+            counts, cycle = samples, None
+        features = self.SA_modules[-1](xyz, counts, features, weight)  # (B * R, C')
         return RoiPreds(self.cls_layers(features), self.reg_layers(features))
 
     @torch.no_grad()
-    def _pool(self, rois: Tensor, coords: Tensor, features: Tensor, scores: Tensor) -> Tensor:
-        """Points of each proposal in its own frame, (B * R, S, 5 + C): x y z, score, depth, feature."""
-        counts = torch.bincount(coords[:, 0].long(), minlength=len(rois)).tolist()
-        depth = coords[:, 1:4].norm(dim=1) / self.pool["DEPTH_NORMALIZER"] - 0.5
-        columns = torch.cat([scores[:, None].float(), depth[:, None], features.float()], dim=1)  # (N, 2 + C)
-        pooled, empty = roipoint_pool3d(
-            _by_scene(coords[:, 1:4], counts, OUTSIDE),  # (B, n, 3)
-            _by_scene(columns, counts, 0.0),  # (B, n, 2 + C)
-            rois,
-            self.pool["POOL_EXTRA_WIDTH"],
-            self.pool["NUM_SAMPLED_POINTS"],
-        )  # (B, R, S, 5 + C), (B, R)
-        x, y, z = (pooled[..., :3] - rois[:, :, None, :3]).unbind(-1)  # (B, R, S)
-        cos, sin = rois[..., 6:7].cos(), rois[..., 6:7].sin()  # (B, R, 1)
-        own = torch.stack([x * cos + y * sin, y * cos - x * sin, z], dim=-1)  # (B, R, S, 3)
-        pooled[..., :3] = own * (empty == 0)[..., None, None]
-        return pooled.flatten(0, 1)
+    def _pool(self, rois: Tensor, coords: Tensor, features: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The different points of each proposal in its own frame, proposal after proposal, and their number.
+
+        Rows (D, 5 + C) are x y z, score, depth, feature; the numbers (B * R,) are at least 1, because a proposal
+        without points has one of zeros.
+        """
+        sizes = torch.bincount(coords[:, 0].long(), minlength=len(rois))  # (B,)
+        clouds = _by_scene(coords[:, 1:4], sizes.tolist())  # (B, n, 3)
+        index, empty = roipoint_query(
+            clouds, rois, self.pool["POOL_EXTRA_WIDTH"], self.pool["NUM_SAMPLED_POINTS"]
+        )  # (B, R, S), (B, R)
+        rising = (index[..., 1:] > index[..., :-1]).long().cumprod(dim=-1)  # from the first fall on they repeat
+        counts = 1 + rising.sum(dim=-1)  # (B, R)
+        keep = torch.arange(index.shape[-1], device=index.device) < counts.unsqueeze(-1)  # (B, R, S)
+        scene, roi, _ = keep.nonzero(as_tuple=True)  # (D,)
+        held = ~empty[scene, roi]  # (D,)
+        point = (index[keep] + (sizes.cumsum(0) - sizes)[scene])[held]  # rows of coords
+        rows = features.new_zeros(len(scene), PREFIX + features.shape[1], dtype=coords.dtype)
+        rows[held, :3] = _own_frame(coords[point, 1:4], rois[scene, roi][held])
+        rows[held, 3] = scores[point].to(rows.dtype)
+        rows[held, 4] = coords[point, 1:4].norm(dim=1) / self.pool["DEPTH_NORMALIZER"] - 0.5
+        rows[held, PREFIX:] = features[point].to(rows.dtype)
+        return rows, counts.flatten()
+
+
+def _own_frame(xyz: Tensor, rois: Tensor) -> Tensor:
+    """Points (D, 3) seen from the box (D, 7) of each."""
+    x, y, z = (xyz - rois[:, :3]).unbind(1)
+    cos, sin = rois[:, 6].cos(), rois[:, 6].sin()
+    return torch.stack([x * cos + y * sin, y * cos - x * sin, z], dim=1)
+
+
+def _copies(counts: Tensor, total: int) -> Tensor:
+    """How often each point occurs where those of every proposal (B * R,) are repeated in turn up to ``total``. (D,)"""
+    length = counts.repeat_interleave(counts)  # (D,)
+    place = torch.arange(len(length), device=counts.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return total // length + (place < total % length)
+
+
+def _fill(counts: Tensor, total: int) -> Tensor:
+    """How many of ``total`` centres each one is, where the first of every proposal fills up for the missing. (M,)"""
+    weight = counts.new_ones(int(counts.sum()))
+    weight[counts.cumsum(0) - counts] += total - counts
+    return weight
 
 
 def _levels(config: RoiSaConfig, width: int) -> nn.ModuleList:
@@ -130,8 +165,8 @@ def _levels(config: RoiSaConfig, width: int) -> nn.ModuleList:
     if [level[0] == -1 for level in levels] != [False] * (len(levels) - 1) + [True]:
         raise ValueError(f"SA_CONFIG.NPOINTS must be -1 on the last level and on no other, but is {config['NPOINTS']}")
     modules = nn.ModuleList()
-    for centres, radius, count, mlp in levels[:-1]:
-        modules.append(MSGSetAbstraction(width, centres, [radius], [count], [mlp]))
+    for _, radius, count, mlp in levels[:-1]:
+        modules.append(MSGSetAbstraction(width, [radius], [count], [mlp]))
         width = mlp[-1]
     modules.append(GlobalSetAbstraction(width, levels[-1][-1]))
     return modules
@@ -146,8 +181,8 @@ def _row_layers(channels: list[int], use_bn: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _by_scene(rows: Tensor, counts: list[int], padding: float) -> Tensor:
-    """(N, C) -> (B, n, C), n being the size of the largest scene."""
+def _by_scene(xyz: Tensor, counts: list[int]) -> Tensor:
+    """(N, 3) -> (B, n, 3), n being the size of the largest scene; what pads the others is in no box."""
     if len(set(counts)) == 1:
-        return rows.reshape(len(counts), counts[0], rows.shape[1])
-    return pad_sequence(rows.split(counts), batch_first=True, padding_value=padding)
+        return xyz.reshape(len(counts), counts[0], 3)
+    return pad_sequence(xyz.split(counts), batch_first=True, padding_value=OUTSIDE)

@@ -1,5 +1,5 @@
 """Points and features inside boxes."""
 
-from pcdet.ops.roipoint_pool.door import roipoint_pool3d
+from pcdet.ops.roipoint_pool.door import roipoint_pool3d, roipoint_query
 
-__all__ = ["roipoint_pool3d"]
+__all__ = ["roipoint_pool3d", "roipoint_query"]

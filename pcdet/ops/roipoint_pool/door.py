@@ -27,24 +27,36 @@ def roipoint_pool3d(
 
     Raises ``ValueError`` for other shapes, two devices and fewer than one sample.
     """
-    require_columns("points", points, "(B, N, 3)", 3)
     require_columns("features", features, "(B, N, C)", 0)
+    require_same_device(points=points, features=features)
+    if features.shape[:2] != points.shape[:2]:
+        raise ValueError(f"points {tuple(points.shape)} and features {tuple(features.shape)} must agree in B and N")
+    index, empty = roipoint_query(points, boxes, extra_width, num_samples)
+    rows = torch.cat([points, features], dim=2)  # (B, N, 3 + C)
+    rows = torch.cat([rows, rows.new_zeros(len(rows), 1, rows.shape[2])], dim=1)  # row N fills empty boxes
+    return group_points(rows, index), empty
+
+
+def roipoint_query(
+    points: Tensor,  # (B, N, 3)
+    boxes: Tensor,  # (B, M, 7+)
+    extra_width: float | Sequence[float],
+    num_samples: int,
+) -> tuple[Tensor, Tensor]:
+    """Which points :func:`roipoint_pool3d` takes: their indices, N in an empty box. -> (B, M, S) int64, (B, M) bool."""
+    require_columns("points", points, "(B, N, 3)", 3)
     require_columns("boxes", boxes, "(B, M, 7+)", 7)
-    require_same_device(points=points, features=features, boxes=boxes)
-    if points.shape[2] != 3 or features.shape[:2] != points.shape[:2] or len(boxes) != len(points):
+    require_same_device(points=points, boxes=boxes)
+    if points.shape[2] != 3 or len(boxes) != len(points):
         raise ValueError(
-            f"points {tuple(points.shape)}, features {tuple(features.shape)} and boxes {tuple(boxes.shape)} "
-            "must be (B, N, 3), (B, N, C) and (B, M, 7+)"
+            f"points {tuple(points.shape)} and boxes {tuple(boxes.shape)} must be (B, N, 3) and (B, M, 7+)"
         )
     width = [float(extra_width)] * 3 if isinstance(extra_width, int | float) else [float(w) for w in extra_width]
     if len(width) != 3 or num_samples < 1:
         raise ValueError(f"extra_width ({extra_width}) must be 1 or 3 numbers, num_samples ({num_samples}) at least 1")
     grown = boxes[..., :7].detach().clone()
     grown[..., 3:6] += grown.new_tensor(width)
-    index, empty = _query(points.detach(), grown, num_samples)
-    rows = torch.cat([points, features], dim=2)  # (B, N, 3 + C)
-    rows = torch.cat([rows, rows.new_zeros(len(rows), 1, rows.shape[2])], dim=1)  # row N fills empty boxes
-    return group_points(rows, index), empty
+    return _query(points.detach(), grown, num_samples)
 
 
 @library.custom_op("pcdet::roipoint_query", mutates_args=())
