@@ -8,7 +8,7 @@ import torch
 from ops_cases import box, generator, random_boxes
 
 from pcdet.ops.iou3d import boxes_iou_bev
-from pcdet.ops.nms import nms_bev, nms_normal_bev
+from pcdet.ops.nms import nms_bev, nms_circle, nms_normal_bev
 from pcdet.ops.nms.reference import greedy
 
 SLACK = 1e-5
@@ -149,3 +149,20 @@ def test_recorded_selection_of_random_boxes(shared, threshold):
     data = np.load(shared / "oracles" / "openpcdet_data" / "coders_geometry.npz")
     boxes, scores = torch.from_numpy(data["geo_a"]), torch.from_numpy(data["nms_scores"])
     assert nms_bev(boxes, scores, threshold).tolist() == data[f"nms_gpu_{threshold}"].tolist()
+
+
+def test_circles_by_hand():
+    """Distances 1, 2 and 3 m in a row; a distance of exactly the root of the threshold is too near."""
+    centres = torch.tensor([[0.0, 0], [1, 0], [3, 0], [6, 0]])
+    scores = torch.tensor([0.5, 0.9, 0.8, 0.7])
+    assert nms_circle(centres, scores, 0.5).tolist() == [1, 2, 3, 0]
+    assert nms_circle(centres, scores, 1.0).tolist() == [1, 2, 3]
+    assert nms_circle(centres, scores, 4.0).tolist() == [1, 3]
+    assert nms_circle(centres, scores, 0.5, pre_max_size=2).tolist() == [1, 2]
+    assert nms_circle(centres, scores, 0.5, post_max_size=1).tolist() == [1]
+    assert nms_circle(centres[:0], scores[:0], 1.0).tolist() == []
+
+
+def test_circles_need_one_score_each():
+    with pytest.raises(ValueError, match=r"centres \(M, 2\) and scores \(M,\)"):
+        nms_circle(torch.zeros(3, 2), torch.zeros(2), 1.0)

@@ -6,6 +6,7 @@ import pytest
 from pcdet.datasets.process import PROCESSORS, ProcessContext
 from pcdet.datasets.process.voxels import grid_of
 from pcdet.structures.scene import Scene
+from pcdet.utils.registry import construct
 
 FEATURES = ("x", "y", "z", "intensity")
 
@@ -27,6 +28,17 @@ def test_grids_of_the_known_configurations(limits, size, grid):
     assert grid_of(np.array(limits, np.float32), size) == grid
     for name in ("calculate_grid_size", "transform_points_to_voxels_placeholder"):
         assert PROCESSORS[name](context(limits), voxel_size=size).grid_size == grid
+
+
+def test_limits_mean_nothing_to_dynamic_voxels():
+    """OpenPCDet's configurations of dynamic encoders keep the keys of the voxelizer."""
+    block = {"VOXEL_SIZE": [1, 1, 2], "MAX_POINTS_PER_VOXEL": 2, "MAX_NUMBER_OF_VOXELS": {"train": 1, "test": 1}}
+    placeholder = construct(
+        PROCESSORS["transform_points_to_voxels_placeholder"], block, context([0, 0, 0, 4, 4, 4], True)
+    )
+    assert placeholder.grid_size == (4, 4, 2) and placeholder.max_points_per_voxel is None
+    scene = Scene("0", np.zeros((3, 4), np.float32))
+    assert placeholder(scene, np.random.default_rng(0)) is scene
 
 
 def test_c13_a_voxel_that_does_not_divide_the_range_is_refused_with_the_nearest_ends():
