@@ -70,14 +70,16 @@ def _real_rows(gt: Tensor) -> int:
 
 
 def match_proposals(rois: Tensor, labels: Tensor, gt: Tensor, by_class: bool) -> tuple[Tensor, Tensor]:
-    """3-D IoU (R,) with the best of ``gt`` (M, 8), and its row (R,); 0 and row 0 where nothing may match."""
+    """3-D IoU (R,) with the best of ``gt`` (M, 8), and its row (R,).
+
+    Where nothing overlaps these are 0 and the first row that might have matched, or row 0.
+    """
     if len(gt) == 0:
         return rois.new_zeros(len(rois)), torch.zeros_like(labels)
     overlaps = boxes_iou3d(rois[:, :7], gt[:, :7]).nan_to_num()  # (R, M)
-    if by_class:
-        overlaps = overlaps * (labels[:, None] == gt[:, 7].long())
-    iou, match = overlaps.max(dim=1)
-    return iou, torch.where(iou > 0, match, 0)
+    allowed = labels[:, None] == gt[:, 7].long() if by_class else torch.ones_like(overlaps, dtype=torch.bool)
+    iou, match = (overlaps * allowed).max(dim=1)
+    return iou, torch.where(iou > 0, match, allowed.byte().argmax(dim=1))
 
 
 def sample_proposals(iou: Tensor, config: RoiTargetConfig, generator: torch.Generator | None) -> Tensor:

@@ -87,16 +87,16 @@ class SECONDHead(RoiHead):
         size = self.grid_size
         grid = self._samples(rois.reshape(scenes * rows, 7), features.shape[2:])  # (B * R, G, G, 2)
         grid = grid.view(scenes, rows * size, size, 2)
-        pooled = F.grid_sample(features, grid, align_corners=False)  # (B, C, R * G, G)
+        pooled = F.grid_sample(features, grid, align_corners=True)  # (B, C, R * G, G)
         pooled = pooled.view(scenes, features.shape[1], rows, size * size).transpose(1, 2)  # (B, R, C, G * G)
         return pooled.reshape(scenes * rows, features.shape[1] * size * size)
 
     def _samples(self, rois: Tensor, map_size: Sequence[int]) -> Tensor:
-        """Where proposals (M, 7) are sampled: x and y on the map, whose borders are -1 and 1. -> (M, G, G, 2)
+        """Where proposals (M, 7) are sampled: x and y on the map, whose outer cells' centres are -1 and 1. (M, G, G, 2)
 
-        As OpenPCDet places them, which checkpoints are trained with: in units of the distance between the outer
-        cells' centres, although -1 and 1 are the outer borders; and a turned grid is squeezed into the proposal's
-        sides, for they are scaled after the turn.
+        From side to side of a proposal, or at its centre where G is 1. As in OpenPCDet, which checkpoints are trained
+        with, a turned grid is squeezed into the sides dx along x and dy along y, for it is scaled after the turn, and
+        the corner of the range is the centre of the first cell.
         """
         ny, nx = map_size
         (x1, x2), (y1, y2) = (
@@ -106,7 +106,8 @@ class SECONDHead(RoiHead):
         half = torch.stack([(x2 - x1) / (nx - 1), (y2 - y1) / (ny - 1)], dim=1)  # (M, 2)
         centre = torch.stack([(x1 + x2 - nx + 1) / (nx - 1), (y1 + y2 - ny + 1) / (ny - 1)], dim=1)
         cos, sin = rois[:, 6].cos()[:, None, None], rois[:, 6].sin()[:, None, None]  # (M, 1, 1)
-        steps = (2 * torch.arange(self.grid_size, device=rois.device) + 1) / self.grid_size - 1  # (G,)
+        outer = 1.0 if self.grid_size > 1 else 0.0
+        steps = torch.linspace(-outer, outer, self.grid_size, device=rois.device)  # (G,)
         y, x = steps.view(-1, 1), steps.view(1, -1)
         unit = torch.stack([x * cos - y * sin, x * sin + y * cos], dim=-1)  # (M, G, G, 2)
         return unit * half[:, None, None] + centre[:, None, None]

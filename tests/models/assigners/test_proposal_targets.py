@@ -44,6 +44,9 @@ def test_overlap_with_the_best_box_of_the_class():
     torch.testing.assert_close(iou, torch.tensor([1.0, 1 / 3, 0.0]))  # half of the length in common
     assert match.tolist() == [0, 0, 0]
     assert match_proposals(rois, labels, gt, by_class=False)[0][2] == 1
+    gt = torch.cat([box(50, label=1), box(50, label=2), box(50, label=2)])  # far from all
+    assert match_proposals(rois, labels, gt, by_class=True)[1].tolist() == [0, 0, 1]
+    assert match_proposals(rois, labels, gt, by_class=False)[1].tolist() == [0, 0, 0]
     assert match_proposals(rois, labels, gt[:0], by_class=True)[0].tolist() == [0, 0, 0]
 
 

@@ -54,17 +54,36 @@ def test_names_and_shapes_are_those_of_published_checkpoints(make_head, shared):
 
 
 def test_places_of_the_samples_by_hand(make_head):
-    """A proposal 3 m long, 1.5 m wide at x = 4.5, y = 0.25.
+    """A proposal 3 m long, 1.5 m wide at x = 4.5, y = 0.25: from 3 to 6 and from -0.5 to 1, so from 3.5 cells to 5.
 
-    The centre is 4.5 cells from the left and 4.25 from the bottom, in units of half the 9 (7) steps between the outer
-    cells 0 (0.5 / 3.5): x_n = 0, y_n = 3 / 14. Samples lie at -2/3, 0, 2/3 of the half sides, 1/3 and 3/14. The
-    sampling takes 1 for the outer border, so that the column is (x_n + 1) * 10 / 2 - 0.5.
+    OpenPCDet takes the corner of the range for the centre of the first cell.
     """
     pooled = make_head()._pool(torch.tensor([[[4.5, 0.25, 0, 3.0, 1.5, 1, 0]]]), ramp()).view(2, 3, 3)
-    columns = torch.tensor([(1 + t / 3) * 5 - 0.5 for t in (-2 / 3, 0, 2 / 3)])
-    rows = torch.tensor([(1 + 1.5 / 7 + t * 1.5 / 7) * 4 - 0.5 for t in (-2 / 3, 0, 2 / 3)])
-    torch.testing.assert_close(pooled[0], columns.expand(3, 3))
-    torch.testing.assert_close(pooled[1], rows.view(3, 1).expand(3, 3))
+    torch.testing.assert_close(pooled[0], torch.tensor([3, 4.5, 6]).expand(3, 3))
+    torch.testing.assert_close(pooled[1], torch.tensor([3.5, 4.25, 5]).view(3, 1).expand(3, 3))
+    single = {"GRID_SIZE": 1, "IN_CHANNEL": 2, "DOWNSAMPLE_RATIO": 2}
+    pooled = make_head(roi_grid_pool=single)._pool(torch.tensor([[[4.5, 0.25, 0, 3.0, 1.5, 1, 0.7]]]), ramp())
+    torch.testing.assert_close(pooled, torch.tensor([[4.5, 4.25]]))
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_samples_are_those_of_an_affine_grid(make_head, size):
+    """What OpenPCDet calls, written with torch's own functions."""
+    pool = {"GRID_SIZE": size, "IN_CHANNEL": 2, "DOWNSAMPLE_RATIO": 2}
+    rois = torch.tensor([[4.5, 0.25, 0, 3.0, 1.5, 1, 0.4], [1.0, -3, 0, 4, 2, 1, -2.5], [8.0, 3, 0, 1, 5, 1, 1.5]])
+    maps = torch.randn(1, 2, *CELLS, generator=torch.Generator().manual_seed(0))
+    low, high = rois[:, :2] - rois[:, 3:5] / 2, rois[:, :2] + rois[:, 3:5] / 2
+    low, high = low - torch.tensor([0.0, -4.0]), high - torch.tensor([0.0, -4.0])  # cells are 1 m
+    theta = torch.zeros(3, 2, 3)
+    for axis, cells in enumerate((10, 8)):
+        half = (high - low)[:, axis] / (cells - 1)
+        cos, sin = rois[:, 6].cos(), rois[:, 6].sin()
+        theta[:, axis, 0], theta[:, axis, 1] = (half * cos, -half * sin) if axis == 0 else (half * sin, half * cos)
+        theta[:, axis, 2] = ((low + high)[:, axis] - cells + 1) / (cells - 1)
+    grid = torch.nn.functional.affine_grid(theta, [3, 2, size, size], align_corners=True)
+    wanted = torch.nn.functional.grid_sample(maps.expand(3, 2, *CELLS), grid, align_corners=True)
+    found = make_head(roi_grid_pool=pool)._pool(rois.unsqueeze(0), maps)
+    torch.testing.assert_close(found, wanted.flatten(1), rtol=1e-4, atol=1e-5)
 
 
 def test_a_quarter_turn_exchanges_the_axes_of_the_grid(make_head):
