@@ -24,7 +24,7 @@ class BevGrid(NamedTuple):
     size: float  # metres
     dims: np.ndarray  # (2,) int64
     start: np.ndarray  # (X * Y + 1,) int64
-    order: np.ndarray  # (N,) int64 rows of the points, cell after cell, ascending within one
+    order: np.ndarray  # (N,) int32 rows of the points, cell after cell, ascending within one
     xyz: np.ndarray  # (N, 3) float32, the points in that order
 
 
@@ -76,6 +76,6 @@ def bev_grid(
         size *= 1.26
     dims = dims.astype(np.int64)
     start = np.empty(dims.prod() + 1, dtype=np.int64)
-    order, xyz = np.empty(len(points), dtype=np.int64), np.empty((len(points), 3), dtype=np.float32)
+    order, xyz = np.empty(len(points), dtype=np.int32), np.empty((len(points), 3), dtype=np.float32)
     _sort_by_cell(points, low, float(size), dims, start, order, xyz)
     return BevGrid(low, float(size), dims, start, order, xyz)

@@ -13,8 +13,9 @@ from pcdet.ops.points_in_boxes.reference import box_table
 from pcdet.ops.roiaware_pool.reference import MARGIN, cell_table
 from pcdet.ops.threads import parallel_for
 
+FEW = 32  # rows that are sorted by insertion
 BOXES = 8  # boxes a piece of work covers
-CELL = 1.0  # metres
+CELL = 0.5  # metres
 SLACK = 1e-6  # metres; a bounding rectangle is rounded
 
 
@@ -35,46 +36,54 @@ def _is_inside(xyz, place, table, m):
     return in_x & in_y & (abs(dz) <= table[m, 5])
 
 
-@Kernel
-def _rows_in_boxes(first, last, grid, table, starts, rows):
-    """Write the ascending rows inside box m to ``rows`` from ``starts[m]`` on; only count them where ``rows`` is empty.
+@device_function
+def _cells_around(grid, table, m):
+    """i0, i1, j0, j1: the cells of the grid that box m may meet."""
+    cos, sin = abs(table[m, 6]), abs(table[m, 7])
+    x_reach = cos * table[m, 3] + sin * table[m, 4] + SLACK
+    y_reach = sin * table[m, 3] + cos * table[m, 4] + SLACK
+    i0, i1 = _cell_range(table[m, 0], x_reach, grid.low[0], grid.size, grid.dims[0])
+    j0, j1 = _cell_range(table[m, 1], y_reach, grid.low[1], grid.size, grid.dims[1])
+    return (i0, i1, j0, j1) if j0 <= j1 else (0, -1, 0, -1)
 
-    The counts stand in ``starts[m + 1]`` then.
-    """
+
+@Kernel
+def _count_nearby(grid, table, starts):
+    """Where each box may begin to write: it needs no more places than there are points in the cells around it."""
+    starts[0] = 0
+    for m in range(table.shape[0]):
+        starts[m + 1] = starts[m]
+        i0, i1, j0, j1 = _cells_around(grid, table, m)
+        for i in range(i0, i1 + 1):
+            starts[m + 1] += grid.start[i * grid.dims[1] + j1 + 1] - grid.start[i * grid.dims[1] + j0]
+
+
+@Kernel
+def _rows_in_boxes(first, last, grid, table, starts, rows, counts):
+    order, xyz = grid.order, grid.xyz
     for m in range(first, last):
-        cos, sin = abs(table[m, 6]), abs(table[m, 7])
-        x_reach = cos * table[m, 3] + sin * table[m, 4] + SLACK
-        y_reach = sin * table[m, 3] + cos * table[m, 4] + SLACK
-        i0, i1 = _cell_range(table[m, 0], x_reach, grid.low[0], grid.size, grid.dims[0])
-        j0, j1 = _cell_range(table[m, 1], y_reach, grid.low[1], grid.size, grid.dims[1])
-        count = 0
+        count, begin = 0, starts[m]
+        i0, i1, j0, j1 = _cells_around(grid, table, m)
         for i in range(i0, i1 + 1):
             row = i * grid.dims[1]
             for place in range(grid.start[row + j0], grid.start[row + j1 + 1]):
-                if _is_inside(grid.xyz, place, table, m):
-                    if rows.shape[0] > 0:
-                        rows[starts[m] + count] = grid.order[place]
-                    count += 1
-        if rows.shape[0] == 0:
-            starts[m + 1] = count
-        else:
-            rows[starts[m] : starts[m] + count].sort()
+                rows[begin + count] = order[place]  # overwritten unless counted: no branch to predict
+                count += _is_inside(xyz, place, table, m)
+        counts[m] = count
 
 
-def rows_in_boxes(points: Tensor, boxes: Tensor, margin: float) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 3+), (M, 7+) -> rows (K,), ascending in each box, and where those of each box begin (M + 1,), int64.
+def rows_in_boxes(points: Tensor, boxes: Tensor, margin: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(N, 3+), (M, 7+) -> rows (K,), where those of each box begin (M,), and how many they are (M,), int64.
 
-    Membership as in ``pcdet.ops.points_in_boxes``, for coordinates in float32.
+    The rows of a box are in any order, and there are gaps between boxes. Membership as in
+    ``pcdet.ops.points_in_boxes``, for coordinates in float32.
     """
-    grid = bev_grid(points[:, :3].float().contiguous().numpy(), CELL)
-    starts = np.zeros(len(boxes) + 1, dtype=np.int64)
-    shared = (grid, box_table(boxes, margin).numpy(), starts)
-    parallel_for(_rows_in_boxes, len(boxes), *shared, np.empty(0, dtype=np.int64), chunk=BOXES)
-    starts.cumsum(out=starts)
-    rows = np.empty(starts[-1], dtype=np.int64)
-    if len(rows):
-        parallel_for(_rows_in_boxes, len(boxes), *shared, rows, chunk=BOXES)
-    return rows, starts
+    grid, table = bev_grid(points[:, :3].float().contiguous().numpy(), CELL), box_table(boxes, margin).numpy()
+    starts, counts = np.empty(len(boxes) + 1, dtype=np.int64), np.empty(len(boxes), dtype=np.int64)
+    _count_nearby(grid, table, starts)
+    rows = np.empty(starts[-1], dtype=np.int32)
+    parallel_for(_rows_in_boxes, len(boxes), grid, table, starts, rows, counts, chunk=BOXES)
+    return rows, starts[:-1], counts
 
 
 @device_function
@@ -85,39 +94,59 @@ def _along(value, half, step, cells):
 
 
 @device_function
-def _cell(points, n, table, m, shape):
-    dx, dy, dz = points[n, 0] - table[m, 0], points[n, 1] - table[m, 1], points[n, 2] - table[m, 2]
-    cos, sin = table[m, 3], table[m, 4]
-    x = _along(dx * cos + dy * -sin, table[m, 5], table[m, 8], shape[0])
-    y = _along(dx * sin + dy * cos, table[m, 6], table[m, 9], shape[1])
-    z = _along(dz, table[m, 7], table[m, 10], shape[2])
-    return (x * shape[1] + y) * shape[2] + z
+def _box(table, m):
+    """Row m as numbers: an array would cost more to hand over, for every point."""
+    centre, turn = (table[m, 0], table[m, 1], table[m, 2]), (table[m, 3], table[m, 4])
+    return centre, turn, (table[m, 5], table[m, 6], table[m, 7]), (table[m, 8], table[m, 9], table[m, 10])
+
+
+@device_function
+def _cell(px, py, pz, box, x_cells, y_cells, z_cells):
+    (cx, cy, cz), (cos, sin), half, step = box
+    dx, dy = px - cx, py - cy
+    x = _along(dx * cos + dy * -sin, half[0], step[0], x_cells)
+    y = _along(dx * sin + dy * cos, half[1], step[1], y_cells)
+    return (x * y_cells + y) * z_cells + _along(pz - cz, half[2], step[2], z_cells)
+
+
+@device_function
+def _sort(rows, first, last):
+    """Sort a part of the rows; most cells hold a few."""
+    if last - first > FEW:
+        rows[first:last].sort()
+        return
+    for k in range(first + 1, last):
+        row, place = rows[k], k
+        while place > first and rows[place - 1] > row:
+            rows[place] = rows[place - 1]
+            place -= 1
+        rows[place] = row
 
 
 @Kernel
-def _sort_by_cell(first, last, rows, starts, points, table, shape, kept, cell, counts):
-    """Sort the rows of box m by cell and write the cells, both from ``starts[m]`` on; ``counts[m]`` of them stay."""
-    cells = shape[0] * shape[1] * shape[2]
-    held = np.empty(cells + 1, dtype=np.int64)
+def _sort_by_cell(first, last, rows, starts, counts, points, table, shape, kept, out, flat):
+    """Write the rows of box m by cell, ascending in each, and the flat cells of those that a cell keeps."""
+    x_cells, y_cells, z_cells = shape
+    cells = x_cells * y_cells * z_cells
+    ends = np.empty(cells + 1, dtype=np.int64)
     for m in range(first, last):
-        low, number = starts[m], 0
-        chosen = np.empty(starts[m + 1] - low, dtype=np.int64)
-        home = np.empty(chosen.shape[0], dtype=np.int64)
-        held[:] = 0
-        for k in range(low, starts[m + 1]):
-            c = _cell(points, rows[k], table, m, shape)
-            if held[c + 1] < kept:
-                held[c + 1] += 1
-                chosen[number], home[number] = rows[k], c
-                number += 1
+        low, box, home = starts[m], _box(table, m), np.empty(counts[m], dtype=np.int64)
+        ends[:] = 0
+        for k in range(counts[m]):
+            n = rows[low + k]
+            home[k] = _cell(points[n, 0], points[n, 1], points[n, 2], box, x_cells, y_cells, z_cells)
+            ends[home[k] + 1] += 1
         for c in range(cells):
-            held[c + 1] += held[c]
-        for k in range(number):
-            place = low + held[home[k]]
-            held[home[k]] += 1
-            rows[place], cell[place] = chosen[k], home[k]
-        cell[low + number : starts[m + 1]] = -1
-        counts[m] = number
+            ends[c + 1] += ends[c]
+        for k in range(counts[m]):
+            out[low + ends[home[k]]] = rows[low + k]
+            ends[home[k]] += 1
+        begin = 0
+        for c in range(cells):
+            if ends[c] > begin:
+                _sort(out, low + begin, low + ends[c])
+                flat[low + begin : low + min(ends[c], begin + kept)] = m * cells + c
+                begin = ends[c]
 
 
 def assign(
@@ -138,10 +167,11 @@ def assign(
 
 
 def _assign_scene(rois: Tensor, points: Tensor, out_size: Sequence[int], kept: int) -> tuple[np.ndarray, np.ndarray]:
-    rows, starts = rows_in_boxes(points, rois, MARGIN)
-    cell, counts = np.empty_like(rows), np.empty(len(rois), dtype=np.int64)
+    assert len(rois) * math.prod(out_size) < 2**31  # cells are counted in int32
+    rows, starts, counts = rows_in_boxes(points, rois, MARGIN)
     cloud, table = points[:, :3].float().contiguous().numpy(), cell_table(rois, out_size).numpy()
-    options = (np.array(out_size, dtype=np.int64), kept)
-    parallel_for(_sort_by_cell, len(rois), rows, starts, cloud, table, *options, cell, counts, chunk=BOXES)
-    stays = cell >= 0
-    return rows[stays], cell[stays] + np.arange(len(rois)).repeat(counts) * math.prod(out_size)
+    options = (tuple(int(size) for size in out_size), kept)
+    out, flat = np.empty_like(rows), np.full_like(rows, -1)
+    parallel_for(_sort_by_cell, len(rois), rows, starts, counts, cloud, table, *options, out, flat, chunk=BOXES)
+    stays = flat >= 0
+    return out[stays].astype(np.int64), flat[stays].astype(np.int64)

@@ -11,7 +11,7 @@ from pcdet.ops.compile import Kernel
 from pcdet.ops.threads import parallel_for
 
 GROUPS = 512  # groups a piece of work covers
-CHANNELS = 32  # channels a piece of work covers: two cache lines or more, so that threads do not share one
+CHANNELS = 64  # channels a piece of work covers: whole cache lines, so that threads do not share one
 
 
 @Kernel
@@ -31,36 +31,36 @@ def _sort_rows(segment, rows, start):
 @Kernel
 def _max_of_groups(first, last, features, rows, start, pooled, source):
     channels = features.shape[1]
+    best, better = np.empty(channels, dtype=features.dtype), np.empty(channels, dtype=np.int32)
+    who = np.empty(channels, dtype=np.int32)
     for s in range(first, last):
-        for c in range(channels):
-            pooled[s, c] = 0
-            source[s, c] = -1
-        for k in range(start[s], start[s + 1]):
-            n = rows[k]
-            if k == start[s]:
-                for c in range(channels):
-                    pooled[s, c] = features[n, c]
-                    source[s, c] = n
-            else:
-                for c in range(channels):
-                    value, best = features[n, c], pooled[s, c]
-                    better = (value > best) | ((value != value) & (best == best))  # the first NaN stays
-                    pooled[s, c] = value if better else best
-                    source[s, c] = n if better else source[s, c]
+        begin, end = start[s], start[s + 1]
+        best[:] = -np.inf if end > begin else 0
+        who[:] = rows[begin] if end > begin else -1
+        for k in range(begin, end):
+            n = np.int32(rows[k])
+            row = features[n]
+            for c in range(channels):  # three loops without a branch become vector instructions
+                better[c] = row[c] > best[c]
+            for c in range(channels):
+                best[c] = np.maximum(best[c], row[c])  # hands a NaN on
+            for c in range(channels):
+                who[c] += (n - who[c]) * better[c]
+        pooled[s] = best
+        source[s] = who
 
 
 @Kernel
 def _mean_of_groups(first, last, features, rows, start, pooled):
     channels = features.shape[1]
+    total = np.empty(channels, dtype=features.dtype)
     for s in range(first, last):
-        for c in range(channels):
-            pooled[s, c] = 0
+        total[:] = 0
         for k in range(start[s], start[s + 1]):
+            row = features[rows[k]]
             for c in range(channels):
-                pooled[s, c] += features[rows[k], c]
-        count = max(start[s + 1] - start[s], 1)
-        for c in range(channels):
-            pooled[s, c] /= count
+                total[c] += row[c]
+        pooled[s] = total / features.dtype.type(max(start[s + 1] - start[s], 1))
 
 
 @Kernel
@@ -75,10 +75,11 @@ def _max_to_rows(first, last, grad, source, out):
 @Kernel
 def _mean_to_rows(first, last, grad, rows, start, out):
     for s in range(grad.shape[0]):
-        count = start[s + 1] - start[s]
+        share = grad[s, first:last] / grad.dtype.type(max(start[s + 1] - start[s], 1))
         for k in range(start[s], start[s + 1]):
-            for c in range(first, last):
-                out[rows[k], c] += grad[s, c] / count
+            row = out[rows[k], first:last]
+            for c in range(share.shape[0]):
+                row[c] += share[c]
 
 
 def rows_by_segment(segment: Tensor, num_segments: int) -> tuple[Tensor, Tensor]:
@@ -93,7 +94,7 @@ def _arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
 
 def pool_max(features: Tensor, rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     pooled = features.new_empty(len(start) - 1, features.shape[1])
-    source = torch.empty_like(pooled, dtype=torch.int64)
+    source = torch.empty_like(pooled, dtype=torch.int32)
     arrays = _arrays(features, rows, start, pooled, source)
     parallel_for(_max_of_groups, len(pooled), *arrays, chunk=GROUPS)
     return pooled, source

@@ -16,7 +16,8 @@ def segment_max(
     """The largest value of each channel over the rows of each segment. -> (S, C), 0 where a segment has no row.
 
     Equals ``torch_scatter.scatter_max(features, segment, dim=0)[0]``. Among equal values the first row is taken, and
-    it alone gets the gradient, where torch's ``scatter_reduce`` would share it. A NaN is the largest of all.
+    it alone gets the gradient, where torch's ``scatter_reduce`` would share it. A NaN in a segment is its result; to
+    which of its rows the gradient goes then is not defined.
     Differentiable once; the backward pass adds in a fixed order on a CPU. Works under autocast and ``torch.compile``.
 
     Raises ``ValueError`` for other shapes, two devices and, on the CPU outside ``torch.compile``, for a segment that
@@ -109,7 +110,7 @@ def _pool_max(features: Tensor, rows: Tensor, start: Tensor) -> tuple[Tensor, Te
 @_pool_max.register_fake
 def _(features: Tensor, rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     pooled = features.new_empty(start.shape[0] - 1, features.shape[1])
-    return pooled, torch.empty_like(pooled, dtype=torch.int64)
+    return pooled, torch.empty_like(pooled, dtype=torch.int32)
 
 
 @library.custom_op("pcdet::pool_rows_max_backward", mutates_args=())

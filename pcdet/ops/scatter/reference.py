@@ -26,12 +26,12 @@ def pool_max(features: Tensor, rows: Tensor, start: Tensor) -> tuple[Tensor, Ten
     none = len(rows)
     place = torch.where(is_largest, torch.arange(none, device=rows.device)[:, None], none)  # (K, C)
     first = torch.full_like(pooled, none, dtype=torch.int64).scatter_reduce_(0, groups, place, "amin")
-    return pooled, torch.cat([rows, rows.new_full((1,), -1)])[first]
+    return pooled, torch.cat([rows, rows.new_full((1,), -1)])[first].int()
 
 
 def pool_max_backward(grad: Tensor, source: Tensor, num_rows: int) -> Tensor:
     """(S, C) -> (N, C)."""
-    spare = torch.where(source >= 0, source, num_rows)  # the last row collects what belongs to nobody
+    spare = torch.where(source >= 0, source, num_rows).long()  # the last row collects what belongs to nobody
     return grad.new_zeros(num_rows + 1, grad.shape[1]).scatter_add_(0, spare, grad)[:num_rows]
 
 
