@@ -28,7 +28,7 @@ def group_points(
     if idx.ndim != 3 or len(idx) != len(features):
         raise ValueError(f"idx must have the shape ({len(features)}, S, G), not {tuple(idx.shape)}")
     batch, n, channels = features.shape
-    _require_rows("idx", idx, n, "each cloud has")
+    require_rows("idx", idx, n, "each cloud has")
     first_row = torch.arange(batch, device=idx.device) * n
     rows = (idx + first_row[:, None, None]).flatten()  # (B * S * G,)
     return _take_rows(features.reshape(batch * n, channels), rows).view(*idx.shape, channels)
@@ -48,11 +48,12 @@ def group_rows(
         raise ValueError(f"index must have the shape (M, G), not {tuple(index.shape)}")
     if len(rows) == 0:
         rows = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # (1, C)
-    _require_rows("index", index, len(rows), "there are")
+    require_rows("index", index, len(rows), "there are")
     return _take_rows(rows, index.flatten()).view(*index.shape, rows.shape[1])
 
 
-def _require_rows(name: str, index: Tensor, n: int, having: str) -> None:
+def require_rows(name: str, index: Tensor, n: int, having: str) -> None:
+    """Raise ``ValueError`` for an index outside [0, n): only where reading it is cheap, on a CPU and not compiled."""
     if index.device.type != "cpu" or torch.compiler.is_compiling() or index.numel() == 0:
         return
     low, high = (int(bound) for bound in index.aminmax())

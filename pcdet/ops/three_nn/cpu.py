@@ -173,3 +173,50 @@ def three_nn_stack(
     queries = (unknown.contiguous().numpy(), unknown_offsets, offsets, xyz, order, boxes)
     parallel_for(_search_trees, len(unknown), *queries, squares, index, chunk=QUERIES)
     return torch.from_numpy(squares), torch.from_numpy(index)
+
+
+@Kernel
+def _interpolate_rows(first, last, features, index, weight, out):
+    for n in range(first, last):
+        i, j, k = np.uint64(index[n, 0]), np.uint64(index[n, 1]), np.uint64(index[n, 2])
+        for c in range(out.shape[1]):
+            out[n, c] = weight[n, 0] * features[i, c] + weight[n, 1] * features[j, c] + weight[n, 2] * features[k, c]
+
+
+@Kernel
+def _spread_rows(first, last, values, index, weight, out):
+    """A piece is a block of channels, for which it reads all values in order."""
+    for piece in range(first, last):
+        low = CHANNELS * piece
+        # Unsigned, as a negative index would count from the end: that check keeps a loop from being vectorized.
+        start, width = np.uint64(low), np.uint64(min(CHANNELS, out.shape[1] - low))
+        for r in range(out.shape[0]):
+            for c in range(width):
+                out[r, start + np.uint64(c)] = 0
+        for n in range(values.shape[0]):
+            for k in range(3):
+                r, share = np.uint64(index[n, k]), weight[n, k]
+                for c in range(width):
+                    out[r, start + np.uint64(c)] += share * values[n, start + np.uint64(c)]
+
+
+def interpolate(features: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """(M, C), (N, 3), (N, 3) -> (N, C). Half precision is summed as float32."""
+    wide = _wide(features)
+    out = wide.new_empty(len(index), features.shape[1])
+    given = (wide.numpy(), index.contiguous().numpy(), weight.to(wide.dtype).contiguous().numpy())
+    parallel_for(_interpolate_rows, len(index), *given, out.numpy(), chunk=ROWS)
+    return out.to(features.dtype)
+
+
+def spread(values: Tensor, index: Tensor, weight: Tensor, m: int) -> Tensor:
+    """The adjoint of :func:`interpolate`. (N, C), (N, 3), (N, 3) -> (m, C)."""
+    wide = _wide(values)
+    out = wide.new_empty(m, values.shape[1])
+    given = (wide.numpy(), index.contiguous().numpy(), weight.to(wide.dtype).contiguous().numpy())
+    parallel_for(_spread_rows, -(-values.shape[1] // CHANNELS), *given, out.numpy())
+    return out.to(values.dtype)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return (values if values.dtype == torch.float64 else values.float()).contiguous()

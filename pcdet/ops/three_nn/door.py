@@ -5,6 +5,7 @@ from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_columns, require_same_device, require_scenes
 from pcdet.ops.grouping import group_rows
+from pcdet.ops.grouping.door import require_rows
 
 
 def three_nn_stack(
@@ -49,5 +50,70 @@ def three_interpolate(
     index: Tensor,  # (N, 3) int64, rows of features
     weight: Tensor,  # (N, 3)
 ) -> Tensor:
-    """Weighted sums of three rows of features: w0 f0 + w1 f1 + w2 f2 (PointNet++, sec. 3.4). -> (N, C)."""
-    return (group_rows(features, index) * weight[..., None]).sum(dim=1)
+    """Weighted sums of three rows of features: w0 f0 + w1 f1 + w2 f2 (PointNet++, sec. 3.4). -> (N, C).
+
+    Differentiable in ``features`` and ``weight``, any number of times. Half precision is summed as float32 on a CPU;
+    the result has the type of ``features``. Where M is 0 the result is 0, whatever the weights.
+
+    Works under ``torch.compile``. Raises ``ValueError`` for other shapes, two devices and, on the CPU outside
+    ``torch.compile``, for an index that is not in [0, M).
+    """
+    require_columns("features", features, "(M, C)", 0)
+    require_same_device(features=features, index=index, weight=weight)
+    if index.shape != weight.shape or index.ndim != 2 or index.shape[1] != 3:
+        raise ValueError(
+            f"index and weight must have the shape (N, 3), not {tuple(index.shape)}, {tuple(weight.shape)}"
+        )
+    if len(features) == 0:
+        features = torch.cat([features, features.new_zeros(1, features.shape[1])])  # (1, C)
+        weight = torch.zeros_like(weight)
+    require_rows("index", index, len(features), "there are")
+    return _interpolate(features, index, weight)
+
+
+@library.custom_op("pcdet::three_interpolate", mutates_args=())
+def _interpolate(features: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    return backend("three_nn", features.device.type).interpolate(features, index, weight)
+
+
+@_interpolate.register_fake
+def _(features: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    return features.new_empty(len(index), features.shape[1])
+
+
+@library.custom_op("pcdet::three_spread", mutates_args=())
+def _spread(values: Tensor, index: Tensor, weight: Tensor, m: int) -> Tensor:
+    """The adjoint of the interpolation: each value is added to its three rows. -> (m, C)."""
+    return backend("three_nn", values.device.type).spread(values, index, weight, m)
+
+
+@_spread.register_fake
+def _(values: Tensor, index: Tensor, weight: Tensor, m: int) -> Tensor:
+    return values.new_empty(m, values.shape[1])
+
+
+def _keep_inputs(ctx, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+
+
+def _gradient_of_weight(ctx, place: int, rows: Tensor, index: Tensor, values: Tensor) -> Tensor | None:
+    """``rows`` (M, C) at the index (N, 3), times ``values`` (N, C)."""
+    if not ctx.needs_input_grad[place]:
+        return None
+    return (group_rows(rows, index) * values[:, None]).sum(dim=-1)  # (N, 3)
+
+
+def _backward_of_interpolate(ctx, gradient: Tensor) -> tuple:
+    features, index, weight = ctx.saved_tensors
+    to_features = _spread(gradient, index, weight, len(features)) if ctx.needs_input_grad[0] else None
+    return to_features, None, _gradient_of_weight(ctx, 2, features, index, gradient)
+
+
+def _backward_of_spread(ctx, gradient: Tensor) -> tuple:
+    values, index, weight = ctx.saved_tensors
+    to_values = _interpolate(gradient, index, weight) if ctx.needs_input_grad[0] else None
+    return to_values, None, _gradient_of_weight(ctx, 2, gradient, index, values), None
+
+
+_interpolate.register_autograd(_backward_of_interpolate, setup_context=_keep_inputs)
+_spread.register_autograd(_backward_of_spread, setup_context=_keep_inputs)

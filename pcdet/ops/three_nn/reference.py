@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-PAIRS_AT_ONCE = 1 << 23  # bounds the memory of the distances
+PAIRS_AT_ONCE = 1 << 22  # bounds the memory of the distances
 
 
 def three_nn_stack(
@@ -23,10 +23,9 @@ def three_nn_stack(
 
 
 def _three_nearest(unknown: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Of one scene. A distance that is not negative sorts as the integer of its bits, so one key holds it and the
-    index, which breaks ties."""
-    x, y, z = (known - unknown[:, None]).unbind(-1)  # (N, M)
-    square = (x * x + y * y + z * z).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    """Of one scene. A float that is not negative sorts as the integer of its bits: one key holds distance and index."""
+    dx, dy, dz = (known[:, axis] - unknown[:, axis, None] for axis in range(3))  # (N, M)
+    square = (dx * dx + dy * dy + dz * dz).nan_to_num_(nan=torch.inf, posinf=torch.inf)
     key = square.view(torch.int32).long() << 32 | torch.arange(len(known), device=known.device)
     best = key.topk(min(3, len(known)), dim=1, largest=False).values  # (N, <= 3) ascending
     found = (best >> 32).int().view(torch.float32)
@@ -34,3 +33,15 @@ def _three_nearest(unknown: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     square[:, : best.shape[1]] = found
     index[:, : best.shape[1]] = torch.where(found < torch.inf, best & 0xFFFFFFFF, 0)
     return square, index
+
+
+def interpolate(features: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """(M, C), (N, 3), (N, 3) -> (N, C)."""
+    a, b, c = (features[index[:, k]] * weight[:, k, None] for k in range(3))  # (N, C)
+    return (a + b + c).to(features.dtype)
+
+
+def spread(values: Tensor, index: Tensor, weight: Tensor, m: int) -> Tensor:
+    """The adjoint of :func:`interpolate`. (N, C), (N, 3), (N, 3) -> (m, C)."""
+    shares = (values[:, None] * weight[..., None]).flatten(0, 1)  # (N * 3, C)
+    return shares.new_zeros(m, values.shape[1]).index_add_(0, index.flatten(), shares).to(values.dtype)
