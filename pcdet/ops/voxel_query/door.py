@@ -89,6 +89,6 @@ def _(
 def _require_inside(name: str, coords: Tensor, shape: list[int]) -> None:
     if coords.numel() == 0:
         return
-    low, high = coords.amin(dim=0).tolist(), coords.amax(dim=0).tolist()
-    if min(low) < 0 or any(most >= size for most, size in zip(high, shape, strict=True)):
-        raise ValueError(f"{name} range from {low} to {high}, but must lie in [0, {shape})")
+    bounds = torch.stack([torch.stack(column.aminmax()) for column in coords.unbind(dim=1)]).tolist()
+    if any(low < 0 or high >= size for (low, high), size in zip(bounds, shape, strict=True)):
+        raise ValueError(f"{name} range over {bounds}, but must lie below {shape} and not be negative")
