@@ -16,6 +16,7 @@ def run_weighted(layers: Iterable[nn.Module], rows: Tensor, weight: Tensor | Non
     A ReLU that follows a batch norm is done by it, in one pass over the memory.
     """
     layers, done = list(layers), None
+    weight = None if weight is None else weight.float()  # what the kernels read
     for layer, following in zip(layers, [*layers[1:], None], strict=True):
         if isinstance(layer, _BatchNorm):
             rows = normalise_rows(rows, weight, layer, relu=isinstance(following, nn.ReLU))
@@ -27,7 +28,7 @@ def run_weighted(layers: Iterable[nn.Module], rows: Tensor, weight: Tensor | Non
 
 def normalise_rows(
     rows: Tensor,  # (R, C)
-    weight: Tensor | None,  # (R,) int64, at least 1; None if every row stands for itself
+    weight: Tensor | None,  # (R,) whole numbers, at least 1; None if every row stands for itself
     norm: nn.Module,
     *,
     relu: bool = False,
@@ -50,7 +51,8 @@ def normalise_rows(
 def _synchronised(rows: Tensor, weight: Tensor | None, norm: nn.SyncBatchNorm) -> Tensor:
     if weight is None or not norm.training or len(rows) == 0:
         return norm(rows)
-    return norm(rows.repeat_interleave(weight, dim=0))[weight.cumsum(0) - weight]
+    times = weight.long()
+    return norm(rows.repeat_interleave(times, dim=0))[times.cumsum(0) - times]
 
 
 def _with_own_statistics(

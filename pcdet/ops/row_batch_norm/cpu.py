@@ -95,7 +95,7 @@ def normalize(
     """(R, C) -> (R, C), mean (C,), variance (C,)."""
     table, out = rows.numpy(), np.empty(rows.shape, dtype=np.float32)
     sums, squares = _column_sums(_moments, table, table, repeats.numpy())
-    count = float(repeats.double().sum())
+    count = float(repeats.numpy().sum(dtype=np.float64))
     shift = sums / count
     mean = (table[0] + shift).astype(np.float32)
     var = np.maximum(squares / count - shift * shift, 0.0).astype(np.float32)
@@ -118,7 +118,7 @@ def normalize_backward(
     """Gradient (R, C) of the result -> those of rows (R, C), weight (C,) and bias (C,)."""
     table, out = rows.numpy(), np.empty(rows.shape, dtype=np.float32)
     scale = _scale(weight.numpy(), var.numpy(), eps)
-    count = float(repeats.double().sum())
+    count = float(repeats.numpy().sum(dtype=np.float64))
     shared = (grad.numpy(), table, repeats.numpy(), scale, mean.numpy(), bias.numpy(), _floor(relu))
     sums, products = _column_sums(_gradient_sums, table, *shared)
     variance = var.numpy().astype(np.float64) + eps
