@@ -1,5 +1,6 @@
 """Vector pooling as CPU kernels: neighbours from a grid seen from above, or from a scan where a cube holds many."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -27,10 +28,14 @@ class Search(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The grid around each centre."""
+    """The grid around each centre: how many cells there are along x, y, z, and their sizes in metres, float32."""
 
-    shape: np.ndarray  # (3,) int64
-    steps: np.ndarray  # (3,) float32 sizes of a cell in metres
+    x: int
+    y: int
+    z: int
+    x_step: np.float32
+    y_step: np.float32
+    z_step: np.float32
 
 
 @device_function
@@ -97,64 +102,63 @@ def _neighbours(search, grid, m, found):
 
 
 @device_function
-def _take(best, rows, value, n):
-    """Insert (value, n) into the three smallest, ordered by value and then by row."""
-    k = 2
-    while k > 0 and (value < best[k - 1] or (value == best[k - 1] and n < rows[k - 1])):
-        best[k], rows[k] = best[k - 1], rows[k - 1]
-        k -= 1
-    best[k], rows[k] = value, n
-
-
-@device_function
-def _three_nearest(place, near, found, count, squared, best, rows):
-    """The three of ``count`` points ``near``, rows ``found``, that are nearest to a place."""
-    x, y, z = place
-    for k in range(count):  # apart from the comparison, so that it becomes vector instructions
-        dx, dy, dz = x - near[0, k], y - near[1, k], z - near[2, k]
+def _three_nearest(x, y, z, near_x, near_y, near_z, found, squared, out, rows):
+    """Write the three of the points ``near`` (rows ``found``) that are nearest to a place, of equals the lowest."""
+    d0 = d1 = d2 = np.float32(np.inf)
+    r0 = r1 = r2 = np.int64(-1)
+    for k in range(near_x.shape[0]):  # without a branch, so that it becomes vector instructions
+        dx, dy, dz = x - near_x[k], y - near_y[k], z - near_z[k]
         squared[k] = dx * dx + dy * dy + dz * dz
-    best[:], rows[:] = np.inf, -1
-    for k in range(count):
-        if squared[k] <= best[2] and (squared[k] < best[2] or found[k] < rows[2]):
-            _take(best, rows, squared[k], found[k])
+    for k in range(near_x.shape[0]):
+        d, n = squared[k], found[k]
+        if not (d < d2 or (d == d2 and n < r2)):  # nearly all points stop here, and a NaN
+            continue
+        if d < d0 or (d == d0 and n < r0):
+            d2, r2, d1, r1, d0, r0 = d1, r1, d0, r0, d, n
+        elif d < d1 or (d == d1 and n < r1):
+            d2, r2, d1, r1 = d1, r1, d, n
+        else:
+            d2, r2 = d, n
+    out[0], rows[0] = d0, r0
+    out[1], rows[1] = (d1, r1) if r1 >= 0 else (d0, r0)
+    out[2], rows[2] = (d2, r2) if r2 >= 0 else (d0, r0)
 
 
 @Kernel
-def _three_nn(first, last, search, grid, grid_centres, distances, index):
-    points, found = search.points, np.empty(search.points.shape[0] + 1, dtype=np.int64)
-    near, squared = np.empty((3, search.cap), dtype=np.float32), np.empty(search.cap, dtype=np.float32)
-    best, rows = np.empty(3, dtype=np.float32), np.empty(3, dtype=np.int64)
+def _three_nn(first, last, search, grid, grid_centres, squared, index):
+    found = np.empty(search.points.shape[0] + 1, dtype=np.int64)
+    near, distances = np.empty((3, search.cap), dtype=np.float32), np.empty(search.cap, dtype=np.float32)
     for m in range(first, last):
         count = _neighbours(search, grid, m, found)
         for k in range(count):
             for axis in range(3):
-                near[axis, k] = points[found[k], axis]
+                near[axis, k] = search.points[found[k], axis]
+        near_x, near_y, near_z = near[0, :count], near[1, :count], near[2, :count]
         for t in range(grid_centres.shape[1]):
-            place = (grid_centres[m, t, 0], grid_centres[m, t, 1], grid_centres[m, t, 2])
-            _three_nearest(place, near, found, count, squared, best, rows)
-            for k in range(3):
-                held = k if rows[k] >= 0 else 0
-                distances[m, t, k], index[m, t, k] = best[held], rows[held]
+            x, y, z = grid_centres[m, t, 0], grid_centres[m, t, 1], grid_centres[m, t, 2]
+            _three_nearest(x, y, z, near_x, near_y, near_z, found, distances, squared[m, t], index[m, t])
 
 
 @device_function
-def _cell(search, cells, m, n):
-    flat = 0
-    for axis in range(3):
-        offset = search.points[n, axis] - search.centres[m, axis]
-        flat = flat * cells.shape[axis] + np.int64(np.floor((offset + search.reach) / cells.steps[axis]))
-    return min(max(flat, 0), cells.shape[0] * cells.shape[1] * cells.shape[2] - 1)
+def _cell(points, n, centres, m, reach, cells):
+    """The flat cell of a point in the grid around centre m, clipped as a whole."""
+    x = np.floor((points[n, 0] - centres[m, 0] + reach) / cells.x_step)
+    y = np.floor((points[n, 1] - centres[m, 1] + reach) / cells.y_step)
+    z = np.floor((points[n, 2] - centres[m, 2] + reach) / cells.z_step)
+    flat = (np.int64(x) * cells.y + np.int64(y)) * cells.z + np.int64(z)
+    return min(max(flat, 0), cells.x * cells.y * cells.z - 1)
 
 
 @Kernel
 def _first_of_cells(first, last, search, grid, cells, limit, index):
     """The lowest row in each cell, N in an empty one; only the ``limit`` lowest of a centre if that is above 0."""
-    found, none = np.empty(search.points.shape[0] + 1, dtype=np.int64), search.points.shape[0]
+    points, centres, reach = search.points, search.centres, search.reach
+    found, none = np.empty(points.shape[0] + 1, dtype=np.int64), points.shape[0]
     for m in range(first, last):
         index[m] = none
         count = _neighbours(search, grid, m, found)
         for k in range(count):
-            cell = _cell(search, cells, m, found[k])
+            cell = _cell(points, found[k], centres, m, reach, cells)
             index[m, cell] = min(index[m, cell], found[k])
         if 0 < limit < index.shape[1]:
             latest = np.sort(index[m])[limit - 1]
@@ -173,18 +177,19 @@ def _count_neighbours(first, last, search, grid, counts):
 @Kernel
 def _members_of_cells(first, last, search, grid, cells, begins, rows, held):
     """Write the neighbours of centre m from ``rows[begins[m]]`` on, by cell, and how many each cell holds."""
-    found = np.empty(search.points.shape[0] + 1, dtype=np.int64)
+    points, centres, reach = search.points, search.centres, search.reach
+    found = np.empty(points.shape[0] + 1, dtype=np.int64)
     place = np.empty(held.shape[1] + 1, dtype=np.int64)
     for m in range(first, last):
         ascending = np.sort(found[: _neighbours(search, grid, m, found)])
         place[:] = 0
         for n in ascending:
-            place[_cell(search, cells, m, n) + 1] += 1
+            place[_cell(points, n, centres, m, reach, cells) + 1] += 1
         for cell in range(held.shape[1]):
             held[m, cell] = place[cell + 1]
             place[cell + 1] += place[cell]
         for n in ascending:
-            cell = _cell(search, cells, m, n)
+            cell = _cell(points, n, centres, m, reach, cells)
             rows[begins[m] + place[cell]] = n
             place[cell] += 1
 
@@ -222,20 +227,20 @@ def three_nn(
 ) -> tuple[Tensor, Tensor]:
     """-> squared distances (M, T, 3), rows (M, T, 3) int64."""
     at = grid_centres.contiguous().numpy()
-    distances, index = np.empty(at.shape, dtype=np.float32), np.empty(at.shape, dtype=np.int64)
+    squared, index = np.empty(at.shape, dtype=np.float32), np.empty(at.shape, dtype=np.int64)
 
     def serve(search: Search, grid: BevGrid, rows: slice, served: slice) -> None:
-        out = (distances[served], index[served])
+        out = (squared[served], index[served])
         parallel_for(_three_nn, len(search.centres), search, grid, at[served], *out, chunk=CENTRES)
         out[1][out[1] >= 0] += rows.start
 
     _over_scenes(serve, support, counts, centres, centre_counts, radius, cap, ball)
-    return torch.from_numpy(distances), torch.from_numpy(index)
+    return torch.from_numpy(squared), torch.from_numpy(index)
 
 
 def _cells(num_voxels: Sequence[int], radius: float) -> Cells:
-    steps = np.float32(radius) * 2 / np.array(num_voxels, dtype=np.float32)
-    return Cells(np.array(num_voxels, dtype=np.int64), steps)
+    x, y, z = num_voxels
+    return Cells(x, y, z, *(np.float32(radius) * 2 / np.array(num_voxels, dtype=np.float32)))
 
 
 def first_members(
@@ -250,7 +255,7 @@ def first_members(
 ) -> tuple[Tensor, Tensor]:
     """The first row of each cell, of the ``cap`` cells that are filled first. -> (K,), starts (M * T + 1,)."""
     cells = _cells(num_voxels, radius)
-    index = np.empty((len(centres), int(cells.shape.prod())), dtype=np.int64)
+    index = np.empty((len(centres), math.prod(num_voxels)), dtype=np.int64)
 
     def serve(search: Search, grid: BevGrid, rows: slice, served: slice) -> None:
         out = index[served]
@@ -273,7 +278,7 @@ def all_members(
 ) -> tuple[Tensor, Tensor]:
     """The rows of the first ``cap`` neighbours of each centre (all if -1), by cell. -> (K,), starts (M * T + 1,)."""
     cells = _cells(num_voxels, radius)
-    held = np.empty((len(centres), int(cells.shape.prod())), dtype=np.int64)
+    held = np.empty((len(centres), math.prod(num_voxels)), dtype=np.int64)
     parts = [np.empty(0, dtype=np.int64)]
 
     def serve(search: Search, grid: BevGrid, rows: slice, served: slice) -> None:

@@ -28,7 +28,8 @@ def three_nn(
         table = row.new_full((len(owner), int(held.max()) if len(held) else 1), -1)  # (m, most)
         table[torch.arange(len(owner), device=row.device).repeat_interleave(held), place] = row
         dx, dy, dz = (grid_centres[owner][:, :, None] - support[table][:, None]).unbind(-1)  # (m, T, most)
-        near = torch.where(table[:, None] >= 0, dx * dx + dy * dy + dz * dz, torch.inf)
+        near = dx * dx + dy * dy + dz * dz
+        near = torch.where((table[:, None] >= 0) & (near < torch.inf), near, torch.inf)  # drops NaN as well
         squared[owner], rows[owner] = _three_smallest(near, table)
     return squared, rows
 
@@ -37,9 +38,9 @@ def _three_smallest(squared: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """(m, T, most), (m, most) -> values and rows (m, T, 3); the first of equals, the smallest where there are less."""
     values, rows = [], []
     for _ in range(3):
-        value, place = squared.min(dim=2, keepdim=True)  # (m, T, 1)
-        place = torch.where(value < torch.inf, squared.argmin(dim=2, keepdim=True), 0)  # argmin: the first of equals
-        row = table[:, None].expand_as(squared).gather(2, place)
+        place = squared.argmin(dim=2, keepdim=True)  # (m, T, 1), the first of equals
+        value = squared.gather(2, place)
+        row = torch.where(value < torch.inf, table[:, None].expand_as(squared).gather(2, place), -1)
         values.append(value if not values else torch.where(value < torch.inf, value, values[0]))
         rows.append(row if not rows else torch.where(value < torch.inf, row, rows[0]))
         squared = squared.scatter(2, place, torch.inf)
