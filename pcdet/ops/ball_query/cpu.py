@@ -167,48 +167,41 @@ def _query_scene(points, centres, radius2, ball_share, geometry, dims, start, or
 
 
 @Kernel
-def _query_centres(
-    first,
-    last,
-    points,
-    offsets,
-    centres,
-    centre_offsets,
-    base,
-    radius2,
-    share,
-    geometry,
-    dims,
-    start,
-    order,
-    xyz,
-    index,
-    counts,
-):
+def _query_centres(first, last, points, offsets, centres, centre_offsets, base, rule, grids, index, counts):
+    geometry, dims, start, order, xyz = grids
+    radius2, ball_share = rule
     for b in range(offsets.shape[0] - 1):
         p, q = max(first, centre_offsets[b]), min(last, centre_offsets[b + 1])
         if p >= q:
             continue
         i, j = offsets[b], offsets[b + 1]
         cells = start[_first_cell(offsets, b) : _first_cell(offsets, b + 1)]
-        scene = points[i:j], centres[p:q], radius2, share, geometry[b], dims[b], cells, order[i:j], xyz[i:j]
-        _query_scene(*scene, index[p:q], counts[p:q])
+        grid = geometry[b], dims[b], cells, order[i:j], xyz[i:j]
+        _query_scene(points[i:j], centres[p:q], radius2, ball_share, *grid, index[p:q], counts[p:q])
         for c in range(p, q):
             index[c, counts[c] :] = index[c, 0] if counts[c] > 0 else 0
             index[c] += base[b]
 
 
-def _query(points: Tensor, offsets, centres: Tensor, centre_offsets, base, radius: float, num_samples: int):
-    """Indices (M, G), to which ``base`` of their scene is added, and counts (M,)."""
-    n, m, scenes = len(points), len(centres), len(offsets) - 1
+def _query(
+    points: Tensor,  # (N, 3)
+    offsets: np.ndarray,  # (B + 1,) where the points of each scene begin
+    centres: Tensor,  # (M, 3)
+    centre_offsets: np.ndarray,  # (B + 1,)
+    base: np.ndarray,  # (B,) added to the indices of each scene
+    radius: float,
+    num_samples: int,
+) -> tuple[Tensor, Tensor]:
+    n, m, scenes = len(points), len(centres), len(base)
     index, counts = np.empty((m, num_samples), dtype=np.int64), np.empty(m, dtype=np.int64)
     cloud, at = points.contiguous().numpy(), centres.contiguous().numpy()
     geometry, dims = np.empty((scenes, 4)), np.empty((scenes, 3), dtype=np.int64)
     start = np.empty(n + SPARE_CELLS * scenes, dtype=np.int64)
     grids = (geometry, dims, start, np.empty(n, dtype=np.int32), np.empty_like(cloud))
     parallel_for(_build_grids, scenes, cloud, offsets, float(radius), *grids)
-    queries = (cloud, offsets, at, centre_offsets, base, np.square(np.float32(radius)), BALL_SHARE)
-    parallel_for(_query_centres, m, *queries, *grids, index, counts, chunk=CENTRES)
+    rule = np.square(np.float32(radius)), float(BALL_SHARE)
+    queries = (cloud, offsets, at, centre_offsets, base, rule, grids)
+    parallel_for(_query_centres, m, *queries, index, counts, chunk=CENTRES)
     return torch.from_numpy(index), torch.from_numpy(counts)
 
 
