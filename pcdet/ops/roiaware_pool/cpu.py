@@ -88,9 +88,10 @@ def rows_in_boxes(points: Tensor, boxes: Tensor, margin: float) -> tuple[np.ndar
 
 @device_function
 def _along(value, half, step, cells):
-    """The cell along one axis, 0 for a NaN."""
-    place = (value + half) / step
-    return np.int64(min(place, np.float32(cells - 1))) if place > 0 else 0
+    """The cell along one axis; the first or the last in a box without extent, where a division would raise."""
+    if not value + half > 0:
+        return 0
+    return np.int64(min((value + half) / step, np.float32(cells - 1))) if step > 0 else cells - 1
 
 
 @device_function
