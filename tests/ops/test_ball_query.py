@@ -7,7 +7,7 @@ import pytest
 import torch
 from ops_cases import generator, lattice, lidar_cloud
 
-from pcdet.ops.ball_query import ball_query, cpu, reference
+from pcdet.ops.ball_query import ball_query, ball_query_stack, cpu, reference
 
 
 def naive(points, centres, radius, wanted):
@@ -136,8 +136,64 @@ def test_recorded_indices(shared, radius, wanted):
 @pytest.mark.parametrize("radius, wanted", [(0.4, 4), (0.8, 16), (5.0, 16)])
 def test_recorded_indices_and_empty_balls_of_stacked_scenes(shared, radius, wanted):
     data = np.load(shared / "oracles" / "ops" / "ball_query_group_stack.npz")
-    points = torch.from_numpy(data["in_xyz"]).split(data["in_xyz_cnt"].tolist())
-    centres = torch.from_numpy(data["in_new_xyz"]).split(data["in_new_xyz_cnt"].tolist())
-    found = [ball_query(p[None], c[None], radius, wanted) for p, c in zip(points, centres, strict=True)]
-    assert np.array_equal(torch.cat([index[0] for index, _ in found]), data[f"out_idx_{radius}_{wanted}"])
-    assert np.array_equal(torch.cat([count[0] == 0 for _, count in found]), data[f"out_empty_{radius}_{wanted}"])
+    counts, centre_counts = (torch.from_numpy(data[key]).long() for key in ("in_xyz_cnt", "in_new_xyz_cnt"))
+    points, centres = torch.from_numpy(data["in_xyz"]), torch.from_numpy(data["in_new_xyz"])
+    index, found = ball_query_stack(points, counts, centres, centre_counts, radius, wanted)
+    first_row = torch.repeat_interleave(counts.cumsum(0) - counts, centre_counts)
+    assert np.array_equal(index - first_row[:, None], data[f"out_idx_{radius}_{wanted}"])
+    assert np.array_equal(found == 0, data[f"out_empty_{radius}_{wanted}"])
+
+
+def counts_of(*lengths):
+    return torch.tensor(lengths, dtype=torch.int64)
+
+
+def test_stacked_scenes_by_hand():
+    points = torch.tensor([[0.0, 0, 0], [0.2, 0, 0], [0.1, 0, 0], [5, 0, 0]])
+    centres = torch.tensor([[0.0, 0, 0], [0, 0, 0], [5, 0, 0]])  # the second scene holds points 2 and 3
+    index, found = ball_query_stack(points, counts_of(2, 2), centres, counts_of(1, 2), 0.5, 3)
+    assert index.tolist() == [[0, 1, 0], [2, 2, 2], [3, 3, 3]] and found.tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_empty_balls_of_stacked_scenes_give_the_first_row_of_their_scene(module):
+    points = torch.zeros(5, 3)
+    index, found = module.query_stack(points, [2, 0, 3, 0], torch.full((4, 3), 9.0), [1, 1, 1, 1], 1.0, 2)
+    assert index.tolist() == [[0, 0], [0, 0], [2, 2], [0, 0]]  # a scene without points: any valid row
+    assert not found.any()
+
+
+@pytest.mark.parametrize("radius, wanted", [(0.3, 4), (1.5, 16), (300.0, 5)])
+def test_each_stacked_scene_is_searched_alone(radius, wanted):
+    lengths, centre_lengths = (1500, 0, 1, 700), (300, 5, 7, 290)
+    points, centres = lidar_cloud(2201), lidar_cloud(602, seed=1)
+    index, found = ball_query_stack(points, counts_of(*lengths), centres, counts_of(*centre_lengths), radius, wanted)
+    expected = reference.query_stack(points, lengths, centres, centre_lengths, radius, wanted)
+    assert torch.equal(index, expected[0]) and torch.equal(found, expected[1])
+    scenes = zip(points.split(lengths), centres.split(centre_lengths), (0, 0, 1500, 1501), strict=True)
+    alone = [ball_query(p[None], c[None], radius, wanted)[0][0] + start for p, c, start in scenes]
+    assert torch.equal(index, torch.cat(alone))
+
+
+@pytest.mark.parametrize("lengths, centre_lengths", [((), ()), ((0, 0), (0, 0)), ((0,), (3,)), ((3,), (0,))])
+def test_empty_stacks(lengths, centre_lengths):
+    m = sum(centre_lengths)
+    index, found = ball_query_stack(
+        torch.zeros(sum(lengths), 3), counts_of(*lengths), torch.ones(m, 3) * 9, counts_of(*centre_lengths), 0.5, 4
+    )
+    assert index.shape == (m, 4) and found.shape == (m,) and not index.any() and not found.any()
+
+
+def test_bad_stacks():
+    points, two = torch.zeros(5, 4), counts_of(2, 3)
+    for wrong in (counts_of(2, 2), counts_of(6, -1)):
+        with pytest.raises(ValueError, match=r"of points must add up to its 5 rows"):
+            ball_query_stack(points, wrong, points, two, 1.0, 4)
+    with pytest.raises(ValueError, match=r"of centres must add up to its 5 rows"):
+        ball_query_stack(points, two, points, counts_of(1, 2), 1.0, 4)
+    with pytest.raises(ValueError, match="2 scenes but centres 1"):
+        ball_query_stack(points, two, points, counts_of(5), 1.0, 4)
+    with pytest.raises(ValueError, match=r"\(M, 3\+\)"):
+        ball_query_stack(points, two, points[None], two, 1.0, 4)
+    with pytest.raises(ValueError, match="radius"):
+        ball_query_stack(points, two, points, two, -1.0, 4)

@@ -97,7 +97,8 @@ def _build_tree(xyz, order, boxes):
 def _build_trees(first, last, offsets, xyz, order, boxes):
     for b in range(first, last):
         i, j = offsets[b], offsets[b + 1]
-        _build_tree(xyz[i:j], order[i:j], boxes[2 * i : 2 * j])
+        if i < j:
+            _build_tree(xyz[i:j], order[i:j], boxes[i:j])
 
 
 @device_function
@@ -150,7 +151,7 @@ def _search_trees(first, last, unknown, unknown_offsets, offsets, xyz, order, bo
     stack, away = np.empty(DEEPEST, dtype=np.int64), np.empty(DEEPEST, dtype=np.float32)
     for b in range(offsets.shape[0] - 1):
         i, j = offsets[b], offsets[b + 1]
-        tree = xyz[i:j], order[i:j], boxes[2 * i : 2 * j], _levels(j - i)
+        tree = xyz[i:j], order[i:j], boxes[i:j], _levels(j - i)
         for q in range(max(first, unknown_offsets[b]), min(last, unknown_offsets[b + 1])):
             squares[q], index[q] = np.inf, -1
             x, y, z = unknown[q, 0], unknown[q, 1], unknown[q, 2]
@@ -167,7 +168,7 @@ def three_nn_stack(
     unknown_offsets, offsets = (np.cumsum([0, *lengths], dtype=np.int64) for lengths in (unknown_counts, known_counts))
     xyz = known.contiguous().numpy().copy()
     order = np.concatenate([np.empty(0, np.int32), *(np.arange(count, dtype=np.int32) for count in known_counts)])
-    boxes = np.empty((2 * len(xyz), 6), dtype=np.float32)
+    boxes = np.empty((len(xyz), 6), dtype=np.float32)  # a tree of n points has at most max(1, n / 4) nodes
     parallel_for(_build_trees, len(known_counts), offsets, xyz, order, boxes)
     squares, index = np.empty((len(unknown), 3), dtype=np.float32), np.empty((len(unknown), 3), dtype=np.int64)
     queries = (unknown.contiguous().numpy(), unknown_offsets, offsets, xyz, order, boxes)
