@@ -96,7 +96,7 @@ def voxel_pool(
     offset = scenes[0][rows] - scenes[2][cell // shape[1]]  # (K, 3)
     offsets = pool_rows(offset, torch.arange(len(rows), device=rows.device), start, "mean")
     pooled = pool_rows(features, rows, start, "mean")
-    return VoxelPool(pooled.view(*shape, -1), offsets.view(*shape, 3), held.view(shape))
+    return VoxelPool(pooled.view(*shape, features.shape[1]), offsets.view(*shape, 3), held.view(shape))
 
 
 def _checked(
