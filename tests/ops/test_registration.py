@@ -13,27 +13,66 @@ from ops_cases import generator, random_boxes
 from torch import library
 
 import pcdet.ops
-from pcdet.ops.ball_query import ball_query
+from pcdet.ops.ball_query import ball_query, ball_query_stack
 from pcdet.ops.compile import Kernel
 from pcdet.ops.furthest_point_sampling import furthest_point_sample, furthest_point_sample_stack
-from pcdet.ops.grouping import group_points
+from pcdet.ops.grouping import group_points, group_rows
 from pcdet.ops.iou3d import boxes_iou3d
 from pcdet.ops.nms import nms_bev
 from pcdet.ops.points_in_boxes import points_in_boxes_index
+from pcdet.ops.roiaware_pool import roiaware_pool3d
+from pcdet.ops.roipoint_pool import roipoint_pool3d
+from pcdet.ops.three_nn import three_interpolate, three_nn_stack
+from pcdet.ops.vector_pool import voxel_pool
+from pcdet.ops.voxel_query import voxel_query
 from pcdet.ops.voxelize import voxelize
 
+DOORS = sorted(f"pcdet.ops.{path.parent.name}" for path in Path(pcdet.ops.__path__[0]).glob("*/door.py"))
+for door in DOORS:
+    importlib.import_module(door)  # registers its operators
 CLOUDS = torch.randn(2, 40, 3, generator=generator())
 BOXES = random_boxes(6)
+LENGTHS = torch.tensor([30, 10])  # points of the two scenes in which a stack of 40 points is cut
+ROWS = torch.randn(12, 5, generator=generator()).requires_grad_()
+INDEX = torch.randint(0, 12, (9, 3), generator=generator())
+WEIGHT = torch.rand(9, 3, generator=generator()).requires_grad_()
+CELLS = torch.tensor([[1, 0, 1, 1]]).repeat(7, 1)
+FEATURES = torch.randn(40, 3, generator=generator(1)).requires_grad_()
+GROUPS = (torch.tensor([0, 7, 39, 7]), torch.tensor([0, 2, 2, 4]))
+SEGMENT = torch.tensor([3, 0, 3, 1])
+SCENES = (CLOUDS.flatten(0, 1), torch.tensor([40, 40]), CLOUDS[:, :4].flatten(0, 1), torch.tensor([4, 4]))
 SAMPLES = {
     "furthest_point_sample": (CLOUDS, 7),
     "furthest_point_sample_stack": (CLOUDS[0], [30, 10], [3, 2]),
     "ball_query": (CLOUDS, CLOUDS[:, :5], 0.7, 4),
+    "ball_query_stack": (CLOUDS[0], LENGTHS, CLOUDS[1], LENGTHS, 0.7, 4),
+    "take_rows": (ROWS, INDEX[:, 0]),
+    "sum_rows": (ROWS, torch.randint(0, 7, (12,), generator=generator()), 7),
+    "three_nn_stack": (CLOUDS[0], LENGTHS, CLOUDS[1], LENGTHS),
+    "three_interpolate": (ROWS, INDEX, WEIGHT),
+    "three_spread": (ROWS[:9], INDEX, WEIGHT, 12),
+    "voxel_query": (CELLS[:1], CLOUDS[0, :1], [2, 2, 2], 2, CLOUDS[0, :7], CELLS, [1, 1, 1], 2.0, 4),
     "boxes_overlap_bev": (BOXES, BOXES[:4]),
     "boxes_iou_bev": (BOXES, BOXES[:4]),
     "boxes_iou3d": (BOXES, BOXES[:4]),
     "nms_bev": (BOXES, 0.3, 5),
     "points_in_boxes_mask": (CLOUDS[0], BOXES, 0.0),
     "points_in_boxes_index": (CLOUDS[0], BOXES, 0.0),
+    "boxes_aligned_iou3d": (BOXES[:4], BOXES[1:5]),
+    "rows_by_segment": (SEGMENT, 5),
+    "pool_rows_max": (FEATURES, *GROUPS),
+    "pool_rows_max_backward": (
+        FEATURES[:3, :2].detach(),
+        torch.tensor([[0, 5], [-1, -1], [7, 0]], dtype=torch.int32),
+        9,
+    ),
+    "pool_rows_mean": (FEATURES, *GROUPS),
+    "pool_rows_mean_backward": (FEATURES[:3].detach(), *GROUPS, 40),
+    "roiaware_assign": (BOXES, CLOUDS[0], torch.tensor([2, 4]), torch.tensor([30, 10]), [2, 2, 3], 4),
+    "roipoint_query": (CLOUDS, BOXES.view(2, 3, 7), 4),
+    "vector_pool_three_nn": (*SCENES, CLOUDS[:, :4].flatten(0, 1)[:, None] + 0.1, 0.8, 9, False),
+    "vector_pool_first": (*SCENES, [2, 1, 2], 0.8, -1, True),
+    "vector_pool_members": (*SCENES, [2, 1, 2], 0.8, 5, False),
     "voxelize": (CLOUDS[0], [-1.0, -1, -1], [0.5, 0.5, 0.5], [4, 4, 4], 3, 20),
 }
 
@@ -62,6 +101,28 @@ def test_the_sampling_operators_compile_without_a_graph_break_and_train():
     assert torch.allclose(plain.grad, compiled.grad) and plain.grad.abs().sum() > 0
 
 
+def propagation(points):
+    """From the second cloud of 40 to the first, both cut in the same two scenes."""
+    index, count = ball_query_stack(points[1], LENGTHS, points[0], LENGTHS, 0.9, 6)
+    grouped = group_rows(points[1], index)
+    distance, nearest = three_nn_stack(points[0], LENGTHS, points[1], LENGTHS)
+    weight = 1 / (distance + 1e-8)
+    interpolated = three_interpolate(points[1], nearest, weight / weight.sum(dim=1, keepdim=True))
+    voxels = voxel_query(CELLS[:1], points[0, :1], [2, 2, 2], 2, points[0, :7], CELLS, [1, 1, 1], 2.0, 4)[1]
+    return (grouped.mean(dim=1) * interpolated).square().mean() + count.sum() + voxels.sum()
+
+
+def test_the_operators_on_stacked_scenes_compile_without_a_graph_break_and_train():
+    torch._dynamo.reset()
+    plain, compiled = (CLOUDS.clone().requires_grad_() for _ in range(2))
+    loss = propagation(plain)
+    fused = torch.compile(propagation, backend="aot_eager", fullgraph=True)(compiled)
+    assert torch.allclose(loss, fused)
+    for value in (loss, fused):
+        value.backward()
+    assert torch.allclose(plain.grad, compiled.grad) and plain.grad[1].abs().sum() > 0
+
+
 def detection(boxes):
     inside = points_in_boxes_index(CLOUDS[0], boxes)
     pillars = voxelize(CLOUDS[0], [-1, -1, -1, 1, 1, 1], [0.5, 0.5, 0.5], [4, 4, 4], 3, 20)
@@ -75,10 +136,30 @@ def test_the_detection_operators_work_inside_a_compiled_function():
     assert torch.allclose(torch.compile(detection, backend="eager")(BOXES), detection(BOXES))
 
 
+def second_stage(features):
+    boxes = BOXES.view(2, 3, 7)
+    cells = roiaware_pool3d(BOXES, CLOUDS[0], features, 2, 9, "max")
+    picked = roipoint_pool3d(CLOUDS, features.expand(2, -1, -1), boxes, 1.0, 4)[0]
+    stacked = features.repeat(2, 1)
+    local = voxel_pool(*SCENES[:2], stacked, *SCENES[2:], (2, 2, 1), 0.9, method="first").features
+    return cells.square().sum() + picked.square().sum() + local.square().sum()
+
+
+def test_the_pooling_operators_work_inside_a_compiled_function_and_train():
+    torch._dynamo.reset()
+    plain, compiled = (FEATURES.detach().clone().requires_grad_() for _ in range(2))
+    loss, fused = second_stage(plain), torch.compile(second_stage, backend="eager")(compiled)
+    assert torch.allclose(loss, fused)
+    for value in (loss, fused):
+        value.backward()
+    assert torch.allclose(plain.grad, compiled.grad) and plain.grad.abs().sum() > 0
+
+
 def test_nothing_differentiable_comes_out_of_an_index_operator():
     points = CLOUDS.clone().requires_grad_()
     index, count = ball_query(points, points[:, :3], 0.5, 4)
     assert not any(x.requires_grad for x in (furthest_point_sample(points, 4), index, count))
+    assert not any(x.requires_grad for x in three_nn_stack(points[0], LENGTHS, points[1], LENGTHS))
     assert not any(x.requires_grad for x in voxelize(points[0], [-1.0] * 3 + [1.0] * 3, [0.5] * 3, [4] * 3, 3, 9))
 
 
@@ -90,11 +171,7 @@ def test_half_precision_scopes_leave_geometry_alone():
 
 
 def test_importing_the_doors_does_not_import_numba():
-    code = (
-        "import sys; import pcdet.ops.nms, pcdet.ops.voxelize, pcdet.ops.ball_query, pcdet.ops.grouping;"
-        "import pcdet.ops.points_in_boxes, pcdet.ops.furthest_point_sampling, pcdet.ops.iou3d, pcdet.ops.threads;"
-        "sys.exit('numba' in sys.modules)"
-    )
+    code = f"import sys; import {', '.join(DOORS)}, pcdet.ops.threads; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 

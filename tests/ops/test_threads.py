@@ -8,13 +8,15 @@ import pytest
 import torch
 from ops_cases import generator, lidar_cloud, random_boxes
 
-from pcdet.ops.ball_query import ball_query
+from pcdet.ops.ball_query import ball_query, ball_query_stack
 from pcdet.ops.furthest_point_sampling import furthest_point_sample
-from pcdet.ops.grouping import group_points
+from pcdet.ops.grouping import group_points, group_rows
 from pcdet.ops.iou3d import boxes_iou3d, boxes_iou_bev
 from pcdet.ops.nms import nms_bev
 from pcdet.ops.points_in_boxes import points_in_boxes_index, points_in_boxes_mask
 from pcdet.ops.threads import parallel_for
+from pcdet.ops.three_nn import three_interpolate, three_nn_stack
+from pcdet.ops.voxel_query import voxel_query
 from pcdet.ops.voxelize import voxelize
 
 
@@ -36,7 +38,24 @@ def every_operator():
     features = torch.randn(2, 3000, 8, generator=generator()).requires_grad_()
     grouped = group_points(features, index)
     grouped.square().sum().backward()
+    counts, few = torch.tensor([4000, 2000]), torch.tensor([100, 300])
+    distance, nearest = three_nn_stack(cloud, counts, cloud[:400], few)
+    rows = torch.randn(400, 200, generator=generator()).requires_grad_()
+    interpolated = three_interpolate(rows, nearest, distance.clamp(max=9))
+    interpolated.square().sum().backward()
+    shares = torch.randn(40, 200, generator=generator()).requires_grad_()  # many values a row: summed in parts
+    group_rows(shares, nearest % 40).square().sum().backward()
+    cells = torch.cat([torch.zeros(6000, 1), cloud.floor() + 100], dim=1).long()
+    voxels = cells.unique(dim=0)
+    voxels = voxel_query(voxels, voxels[:, 1:].float() - 99.5, (200,) * 3, 1, cloud, cells, (1, 1, 1), 1.2, 5)
     return (
+        *ball_query_stack(cloud, counts, cloud[:400], few, 0.8, 16),
+        *voxels,
+        distance,
+        nearest,
+        interpolated.detach(),
+        rows.grad,
+        shares.grad,
         sample,
         index,
         count,

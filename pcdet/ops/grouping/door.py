@@ -31,7 +31,7 @@ def group_points(
     require_rows("idx", idx, n, "each cloud has")
     first_row = torch.arange(batch, device=idx.device) * n
     rows = (idx + first_row[:, None, None]).flatten()  # (B * S * G,)
-    return _take_rows(features.reshape(batch * n, channels), rows).view(*idx.shape, channels)
+    return take_rows(features.reshape(batch * n, channels), rows).view(*idx.shape, channels)
 
 
 def group_rows(
@@ -49,7 +49,7 @@ def group_rows(
     if len(rows) == 0:
         rows = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # (1, C)
     require_rows("index", index, len(rows), "there are")
-    return _take_rows(rows, index.flatten()).view(*index.shape, rows.shape[1])
+    return take_rows(rows, index.flatten()).view(*index.shape, rows.shape[1])
 
 
 def require_rows(name: str, index: Tensor, n: int, having: str) -> None:
@@ -62,11 +62,12 @@ def require_rows(name: str, index: Tensor, n: int, having: str) -> None:
 
 
 @library.custom_op("pcdet::take_rows", mutates_args=())
-def _take_rows(rows: Tensor, index: Tensor) -> Tensor:
+def take_rows(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows (N, C) at an index (K,) that is not checked. -> (K, C)."""
     return rows.index_select(0, index)
 
 
-@_take_rows.register_fake
+@take_rows.register_fake
 def _(rows: Tensor, index: Tensor) -> Tensor:
     return rows.new_empty(len(index), rows.shape[1])
 
@@ -92,8 +93,8 @@ def _backward_of_take(ctx, gradient: Tensor) -> tuple[Tensor, None]:
 
 
 def _backward_of_sum(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
-    return _take_rows(gradient, *ctx.saved_tensors), None, None
+    return take_rows(gradient, *ctx.saved_tensors), None, None
 
 
-_take_rows.register_autograd(_backward_of_take, setup_context=_keep_index)
+take_rows.register_autograd(_backward_of_take, setup_context=_keep_index)
 sum_rows.register_autograd(_backward_of_sum, setup_context=_keep_index)

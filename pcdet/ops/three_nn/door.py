@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, library
 
 from pcdet.ops.doors import backend, require_columns, require_same_device, require_scenes
-from pcdet.ops.grouping import group_rows
-from pcdet.ops.grouping.door import require_rows
+from pcdet.ops.grouping.door import require_rows, take_rows
 
 
 def three_nn_stack(
@@ -100,7 +99,8 @@ def _gradient_of_weight(ctx, place: int, rows: Tensor, index: Tensor, values: Te
     """``rows`` (M, C) at the index (N, 3), times ``values`` (N, C)."""
     if not ctx.needs_input_grad[place]:
         return None
-    return (group_rows(rows, index) * values[:, None]).sum(dim=-1)  # (N, 3)
+    taken = take_rows(rows, index.flatten()).view(*index.shape, rows.shape[1])  # (N, 3, C)
+    return (taken * values[:, None]).sum(dim=-1)  # (N, 3)
 
 
 def _backward_of_interpolate(ctx, gradient: Tensor) -> tuple:
