@@ -24,13 +24,25 @@ import pcdet.ops.furthest_point_sampling.reference as fps_reference
 import pcdet.ops.iou3d.reference as iou_reference
 import pcdet.ops.nms.reference as nms_reference
 import pcdet.ops.points_in_boxes.reference as points_in_boxes_reference
+import pcdet.ops.roiaware_pool.reference as roiaware_reference
+import pcdet.ops.roipoint_pool.reference as roipoint_reference
+import pcdet.ops.scatter.reference as scatter_reference
+import pcdet.ops.three_nn.reference as three_nn_reference
+import pcdet.ops.vector_pool.reference as vector_pool_reference
+import pcdet.ops.voxel_query.reference as voxel_query_reference
 import pcdet.ops.voxelize.reference as voxelize_reference
-from pcdet.ops.ball_query import ball_query
-from pcdet.ops.furthest_point_sampling import furthest_point_sample
-from pcdet.ops.grouping import group_points
-from pcdet.ops.iou3d import boxes_iou3d, boxes_iou_bev
+from pcdet.ops.ball_query import ball_query, ball_query_stack
+from pcdet.ops.furthest_point_sampling import furthest_point_sample, sector_furthest_point_sample
+from pcdet.ops.grouping import group_points, group_rows
+from pcdet.ops.iou3d import boxes_aligned_iou3d, boxes_iou3d, boxes_iou_bev
 from pcdet.ops.nms import nms_bev
 from pcdet.ops.points_in_boxes import points_in_boxes_index, points_in_boxes_mask
+from pcdet.ops.roiaware_pool import roi_cells
+from pcdet.ops.roipoint_pool import roipoint_query
+from pcdet.ops.scatter import segment_max, segment_mean
+from pcdet.ops.three_nn import three_interpolate, three_nn_stack
+from pcdet.ops.vector_pool import local_three_nn, voxel_pool
+from pcdet.ops.voxel_query import voxel_query
 from pcdet.ops.voxelize import voxelize
 from pcdet.utils.files import write_json
 
@@ -83,6 +95,15 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
         yield Case("furthest_point_sample", size, lambda p=points, s=wanted: furthest_point_sample(p, s), others)
 
 
+def sector_cases(quick: bool) -> Iterator[Case]:
+    """Against one sector: how PV-RCNN++ samples its key points, against how PV-RCNN does."""
+    n, wanted = (20_000, 1024) if quick else (60_000, 4096)
+    points = lidar(n)
+    others = {"no sectors": lambda: furthest_point_sample(points[None], wanted)}
+    ours = lambda: sector_furthest_point_sample(points, wanted, 6)  # noqa: E731
+    yield Case("sector_furthest_point_sample", f"{n // 1000}k -> {wanted}", ours, others)
+
+
 def query_cases(quick: bool) -> Iterator[Case]:
     road = torch.stack([lidar(18_000)[:, :3], lidar(18_000)[:, :3].flip(0)])
     sizes = [("B16 1024/512 r 0.2", shapes(16, 1024), 512, 0.2, 32), ("2 x 18k/2048 r 0.4", road, 2048, 0.4, 16)]
@@ -103,6 +124,93 @@ def scipy_ball_query(points: Tensor, centres: Tensor, radius: float) -> None:
 
     for cloud, at in zip(points.numpy(), centres.numpy(), strict=True):
         cKDTree(cloud).query_ball_point(at, radius)
+
+
+def voxel_centres(n: int, size: float) -> Tensor:
+    """(V, 3) centres of the voxels that hold points, in random order; they are twice as flat as they are wide."""
+    edges = torch.tensor([size, size, 2 * size])
+    cells = (lidar(n)[:, :3] / edges).floor().unique(dim=0)
+    return (cells[torch.randperm(len(cells), generator=generator())] + 0.5) * edges
+
+
+def roi_grids(at: Tensor, rois: int) -> Tensor:
+    """(216 R, 3) grid points of boxes the size of cars around random ones of the places ``at``."""
+    axis = torch.arange(6.0) / 6 - 0.5
+    grid = torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij"), dim=-1).view(-1, 3)  # (216, 3)
+    chosen = at[torch.randint(0, len(at), (rois,), generator=generator())]
+    return (chosen[:, None] + grid * torch.tensor([3.9, 1.6, 1.56])).flatten(0, 1)
+
+
+def stacked_query_cases(quick: bool) -> Iterator[Case]:
+    """Two equal scenes: PV-RCNN's key points among the voxels of a level, and its RoI grids among the key points."""
+    n, s, rois = (20_000, 512, 16) if quick else (120_000, 2048, 128)
+    cloud = lidar(n)[:, :3]
+    keypoints = cloud[furthest_point_sample(cloud[None], s)[0]]
+    sizes = [(0.05, 0.4), (0.1, 1.2), (0.2, 2.4), (0.4, 4.8)]
+    levels = [(f"voxels {size}, r {radius}", voxel_centres(n, size), keypoints, radius) for size, radius in sizes]
+    for size, points, centres, radius in (*levels, ("RoI grids, r 0.8", keypoints, roi_grids(keypoints, rois), 0.8)):
+        counts, centre_counts = [len(points)] * 2, [len(centres)] * 2
+        stacks = points.repeat(2, 1), torch.tensor(counts), centres.repeat(2, 1), torch.tensor(centre_counts)
+        plain = (stacks[0], counts, stacks[2], centre_counts, radius, 16)
+        others = {"reference": lambda a=plain: ball_query_reference.query_stack(*a)}
+        if importlib.util.find_spec("scipy"):
+            both = torch.stack([points] * 2), torch.stack([centres] * 2), radius
+            others["scipy"] = lambda a=both: scipy_ball_query(*a)
+        yield Case("ball_query_stack", size, lambda a=stacks, r=radius: ball_query_stack(*a, r, 16), others)
+
+
+def voxel_query_cases(quick: bool) -> Iterator[Case]:
+    """Voxel R-CNN's RoI grids among the voxels of a level, one scene."""
+    n, rois = (20_000, 16) if quick else (120_000, 128)
+    for size, shape, radius in ((0.1, (21, 800, 704), 0.4), (0.4, (5, 200, 176), 1.6)):
+        xyz, edges = voxel_centres(n, size), torch.tensor([size, size, 2 * size])
+        low = torch.tensor(KITTI_VOXELS[0][:3])
+        cells = [((at - low) / edges).floor().long().flip(1) for at in (xyz, roi_grids(xyz, rois))]
+        inside = ((cells[0] >= 0) & (cells[0] < torch.tensor(shape))).all(dim=1)
+        voxels, places = (torch.nn.functional.pad(some, (1, 0)) for some in (cells[0][inside], cells[1]))
+        given = (voxels, xyz[inside]), (roi_grids(xyz, rois), places, (4, 4, 4), radius, 16)
+        others = {"reference": lambda g=given, s=shape: voxel_query_reference.query(*g[0], (1, *s), *g[1])}
+        if importlib.util.find_spec("scipy"):
+            all_near = given[0][1][None], given[1][0][None], radius
+            others["scipy"] = lambda a=all_near: scipy_ball_query(*a)
+        ours = lambda g=given, s=shape: voxel_query(*g[0], s, 1, *g[1])  # noqa: E731
+        yield Case("voxel_query", f"voxels {size}, r {radius}", ours, others)
+
+
+def interpolation_cases(quick: bool) -> Iterator[Case]:
+    """PointRCNN's last feature propagation: all points of a scene from the first level's centres."""
+    n, m, channels = (4096, 1024, 64) if quick else (16_384, 4096, 256)
+    unknown = lidar(n)[:, :3].contiguous()
+    known = unknown[furthest_point_sample(unknown[None], m)[0]]
+    counts = torch.tensor([n]), torch.tensor([m])
+    others = {"reference": lambda: three_nn_reference.three_nn_stack(unknown, [n], known, [m])}
+    if importlib.util.find_spec("scipy"):
+        others["scipy"] = lambda: scipy_three_nn(unknown, known)
+    yield Case("three_nn_stack", f"{n} of {m}", lambda: three_nn_stack(unknown, counts[0], known, counts[1]), others)
+    features = torch.randn(m, channels, generator=generator()).requires_grad_()
+    weight, upstream = torch.rand(n, 3, generator=generator()), torch.randn(n, channels, generator=generator())
+    index = three_nn_stack(unknown, counts[0], known, counts[1])[1]
+    ways = {"ours": three_interpolate, "reference": three_nn_reference.interpolate}
+    both = {name: lambda w=way: w(features, index, weight).backward(upstream) for name, way in ways.items()}
+    yield Case("three_interpolate", f"C{channels} with backward", both.pop("ours"), both)
+
+
+def scipy_three_nn(unknown: Tensor, known: Tensor) -> None:
+    from scipy.spatial import cKDTree
+
+    cKDTree(known.numpy()).query(unknown.numpy(), 3, workers=torch.get_num_threads())
+
+
+def row_cases(quick: bool) -> Iterator[Case]:
+    """Neighbours of PV-RCNN's RoI grids, with the gradient of the key points' features."""
+    m = 216 * (16 if quick else 128)
+    rows = torch.randn(4096, 64, generator=generator()).requires_grad_()
+    index = torch.randint(0, 4096, (m, 16), generator=generator())
+    upstream = torch.randn(*index.shape, 64, generator=generator())
+    ways = {"ours": group_rows, "rows[index]": lambda r, i: r[i]}
+    ways["index_select"] = lambda r, i: r.index_select(0, i.flatten()).view(*i.shape, -1)
+    both = {name: lambda w=way: w(rows, index).backward(upstream) for name, way in ways.items()}
+    yield Case("group_rows", f"{m} x 16 C64 backward", both.pop("ours"), both)
 
 
 def grouping_cases(quick: bool) -> Iterator[Case]:
@@ -149,6 +257,9 @@ def box_cases(quick: bool) -> Iterator[Case]:
     if importlib.util.find_spec("shapely"):
         others["shapely"] = lambda: shapely_overlap(a)
     yield Case("boxes_iou_bev", size, lambda: boxes_iou_bev(a, a), others)
+    pairs = (boxes(4096), boxes(4096).roll(1, 1))
+    others_of_rows = {"reference": lambda: iou_reference.boxes_aligned_iou3d(*pairs)}
+    yield Case("boxes_aligned_iou3d", "4096 rows", lambda: boxes_aligned_iou3d(*pairs), others_of_rows)
     yield Case("boxes_iou3d", size, lambda: boxes_iou3d(a, a), {"reference": lambda: iou_reference.boxes_iou3d(a, a)})
 
 
@@ -183,14 +294,85 @@ def points_in_boxes_cases(quick: bool) -> Iterator[Case]:
             yield Case(f"points_in_boxes_{name}", f"{n // 1000}k x {m}", ours, others)
 
 
+def segment_cases(quick: bool) -> Iterator[Case]:
+    n, segments, channels = (20_000, 8_000, 32) if quick else (120_000, 30_000, 64)
+    features = torch.randn(n, channels, generator=generator())
+    segment = torch.randint(0, segments, (n,), generator=generator())
+    size = f"{n // 1000}k x {channels} -> {segments // 1000}k"
+    for door, name, torch_name in ((segment_max, "max", "amax"), (segment_mean, "mean", "mean")):
+        pool = getattr(scatter_reference, f"pool_{name}")
+        others = {
+            "reference": lambda p=pool: p(features, *scatter_reference.rows_by_segment(segment, segments)),
+            "scatter_reduce": lambda t=torch_name: torch_pool(features, segment, segments, t),
+        }
+        yield Case(f"segment_{name}", size, lambda d=door: d(features, segment, segments), others)
+        leaf, upstream = features.clone().requires_grad_(), torch.randn(segments, channels, generator=generator())
+        both = {"scatter_reduce": lambda x=leaf, t=torch_name: torch_pool(x, segment, segments, t).backward(upstream)}
+        ours = lambda x=leaf, d=door: d(x, segment, segments).backward(upstream)  # noqa: E731
+        yield Case(f"segment_{name}", "  with backward", ours, both)
+
+
+def torch_pool(features: Tensor, segment: Tensor, segments: int, method: str) -> Tensor:
+    """Torch's own way; its gradient of a maximum is shared among ties."""
+    index = segment[:, None].expand_as(features)
+    return features.new_zeros(segments, features.shape[1]).scatter_reduce(
+        0, index, features, method, include_self=False
+    )
+
+
+def roi_pool_cases(quick: bool) -> Iterator[Case]:
+    n, m = 16_000, 128
+    points, proposals = lidar(n)[:, :3].contiguous(), boxes(m)
+    proposals[:, :3] = points[torch.randint(0, n, (m,), generator=generator())]
+    arguments = (proposals, points, [m], [n], [12, 12, 12], 127)
+    others = {"reference": lambda: roiaware_reference.assign(*arguments)}
+    yield Case("roi_cells", "16k x 128, 12^3", lambda: roi_cells(proposals, points, 12, 128), others)
+    cells = roi_cells(proposals, points, 12, 128)
+    features = torch.randn(n, 16 if quick else 128, generator=generator())
+    others = {"reference": lambda: scatter_reference.pool_max(features, cells.point, cells.start)}
+    size = f"{len(cells.cell) // 1000}k cells, C{features.shape[1]}"
+    yield Case("pool of roi_cells", size, lambda: cells.pool(features, "max"), others)
+    scene, several = points[None], proposals[None]
+    others = {"reference": lambda: roipoint_reference.query(scene, several, 512)}
+    yield Case("roipoint_query", "16k x 128, 512 each", lambda: roipoint_query(scene, several, 0.0, 512), others)
+
+
+def vector_pool_cases(quick: bool) -> Iterator[Case]:
+    n, m = (8_000, 512) if quick else (30_000, 4096)
+    support, centres = lidar(n)[:, :3].contiguous(), lidar(n)[torch.randperm(n, generator=generator())[:m], :3]
+    counts, centre_counts = torch.tensor([n]), torch.tensor([m])
+    for radius in (0.8, 2.4) if quick else (0.8, 2.4, 9.6):
+        around = centres[:, None] + radius * (torch.rand(m, 27, 3, generator=generator()) - 0.5)
+        scenes = (support, counts, centres, around, centre_counts, radius)
+        plain = (support, [n], centres, [m], around, radius, 1000, False)
+        others = {"reference": lambda a=plain: vector_pool_reference.three_nn(*a)} if m < 1000 or radius < 1 else {}
+        size = f"{n // 1000}k/{m} x 27, r {radius}"
+        yield Case("local_three_nn", size, lambda a=scenes: local_three_nn(*a), others)
+    features, shape = torch.randn(n, 32, generator=generator()), (3, 3, 3)
+    scenes = (support, counts, features, centres, centre_counts, shape, 1.6)
+    for method, members in (("first", "first_members"), ("avg", "all_members")):
+        plain = (support, [n], centres, [m], shape, 1.6, -1, False)
+        others = {"reference": lambda a=plain, f=members: getattr(vector_pool_reference, f)(*a)}
+        ours = lambda a=scenes, k=method: voxel_pool(*a, method=k)  # noqa: E731
+        yield Case(f"voxel_pool {method}", f"{n // 1000}k/{m} x 27, r 1.6", ours, others)
+
+
 CASES = (
     sampling_cases,
+    sector_cases,
     query_cases,
+    stacked_query_cases,
+    voxel_query_cases,
+    interpolation_cases,
     grouping_cases,
+    row_cases,
     voxelize_cases,
     box_cases,
     nms_cases,
     points_in_boxes_cases,
+    segment_cases,
+    roi_pool_cases,
+    vector_pool_cases,
 )
 
 
