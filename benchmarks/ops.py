@@ -298,6 +298,7 @@ def segment_cases(quick: bool) -> Iterator[Case]:
     n, segments, channels = (20_000, 8_000, 32) if quick else (120_000, 30_000, 64)
     features = torch.randn(n, channels, generator=generator())
     segment = torch.randint(0, segments, (n,), generator=generator())
+    upstream = torch.randn(segments, channels, generator=generator())
     size = f"{n // 1000}k x {channels} -> {segments // 1000}k"
     for door, name, torch_name in ((segment_max, "max", "amax"), (segment_mean, "mean", "mean")):
         pool = getattr(scatter_reference, f"pool_{name}")
@@ -306,7 +307,7 @@ def segment_cases(quick: bool) -> Iterator[Case]:
             "scatter_reduce": lambda t=torch_name: torch_pool(features, segment, segments, t),
         }
         yield Case(f"segment_{name}", size, lambda d=door: d(features, segment, segments), others)
-        leaf, upstream = features.clone().requires_grad_(), torch.randn(segments, channels, generator=generator())
+        leaf = features.clone().requires_grad_()
         both = {"scatter_reduce": lambda x=leaf, t=torch_name: torch_pool(x, segment, segments, t).backward(upstream)}
         ours = lambda x=leaf, d=door: d(x, segment, segments).backward(upstream)  # noqa: E731
         yield Case(f"segment_{name}", "  with backward", ours, both)
