@@ -21,6 +21,7 @@ from torch import Tensor
 
 import pcdet.ops.ball_query.reference as ball_query_reference
 import pcdet.ops.furthest_point_sampling.reference as fps_reference
+import pcdet.ops.grouping.reference as grouping_reference
 import pcdet.ops.iou3d.reference as iou_reference
 import pcdet.ops.nms.reference as nms_reference
 import pcdet.ops.points_in_boxes.reference as points_in_boxes_reference
@@ -33,7 +34,8 @@ import pcdet.ops.voxel_query.reference as voxel_query_reference
 import pcdet.ops.voxelize.reference as voxelize_reference
 from pcdet.ops.ball_query import ball_query, ball_query_stack
 from pcdet.ops.furthest_point_sampling import furthest_point_sample, sector_furthest_point_sample
-from pcdet.ops.grouping import group_points, group_rows
+from pcdet.ops.grouping import group_points
+from pcdet.ops.grouping.door import sum_rows
 from pcdet.ops.iou3d import boxes_aligned_iou3d, boxes_iou3d, boxes_iou_bev
 from pcdet.ops.nms import nms_bev
 from pcdet.ops.points_in_boxes import points_in_boxes_index, points_in_boxes_mask
@@ -202,15 +204,14 @@ def scipy_three_nn(unknown: Tensor, known: Tensor) -> None:
 
 
 def row_cases(quick: bool) -> Iterator[Case]:
-    """Neighbours of PV-RCNN's RoI grids, with the gradient of the key points' features."""
-    m = 216 * (16 if quick else 128)
-    rows = torch.randn(4096, 64, generator=generator()).requires_grad_()
-    index = torch.randint(0, 4096, (m, 16), generator=generator())
-    upstream = torch.randn(*index.shape, 64, generator=generator())
-    ways = {"ours": group_rows, "rows[index]": lambda r, i: r[i]}
-    ways["index_select"] = lambda r, i: r.index_select(0, i.flatten()).view(*i.shape, -1)
-    both = {name: lambda w=way: w(rows, index).backward(upstream) for name, way in ways.items()}
-    yield Case("group_rows", f"{m} x 16 C64 backward", both.pop("ours"), both)
+    """The gradient of the key points' features that PV-RCNN's RoI grids gather."""
+    k = 216 * 16 * (16 if quick else 128)
+    values, index = torch.randn(k, 64, generator=generator()), torch.randint(0, 4096, (k,), generator=generator())
+    others = {
+        "reference": lambda: grouping_reference.sum_rows(values, index, 4096),
+        "scatter_add": lambda: values.new_zeros(4096, 64).scatter_add_(0, index[:, None].expand(-1, 64), values),
+    }
+    yield Case("sum_rows", f"{k // 1000}k to 4096, C64", lambda: sum_rows(values, index, 4096), others)
 
 
 def grouping_cases(quick: bool) -> Iterator[Case]:

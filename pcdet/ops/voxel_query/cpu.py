@@ -50,16 +50,19 @@ def _search(c, coords, at, reach, sizes, start, xs, xyz, radius2, row):
     for k in range(max(coords[c, 1] - reach[0], 0), min(coords[c, 1] + reach[0], sizes[1] - 1) + 1):
         for j in range(max(coords[c, 2] - reach[1], 0), min(coords[c, 2] + reach[1], sizes[2] - 1) + 1):
             line = (coords[c, 0] * sizes[1] + k) * sizes[2] + j
-            last = start[line + 1]
-            for place in range(_lower_bound(xs, start[line], last, low), last):
-                if xs[place] > high:
-                    break
+            place, last = start[line], start[line + 1]
+            if place == last or xs[last - 1] < low:
+                continue
+            if xs[place] < low:
+                place = _lower_bound(xs, place, last, low)
+            while place < last and xs[place] <= high:
                 dx, dy, dz = xyz[place, 0] - x, xyz[place, 1] - y, xyz[place, 2] - z
                 if dx * dx + dy * dy + dz * dz <= radius2:
                     row[count] = place
                     count += 1
                     if count == row.shape[0]:
                         return count
+                place += 1
     return count
 
 
