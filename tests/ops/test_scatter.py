@@ -131,6 +131,8 @@ def test_bad_arguments():
         segment_mean(ROWS, SEGMENT - 1, 4)
     with pytest.raises(ValueError, match=r"segment must have the shape \(N,\)"):
         rows_by_segment(ROWS.long(), 4)
+    with pytest.raises(ValueError, match=r"segment must have the shape \(4,\), not \(3,\)"):
+        segment_max(ROWS, SEGMENT[1:], 4)
     start = torch.tensor([0, 4])
     with pytest.raises(ValueError, match="'max' or 'mean'"):
         pool_rows(ROWS, SEGMENT, start, "sum")

@@ -23,7 +23,7 @@ def segment_max(
     Raises ``ValueError`` for other shapes, two devices and, on the CPU outside ``torch.compile``, for a segment that
     is not in [0, S).
     """
-    return pool_rows(features, *rows_by_segment(segment, num_segments), "max")
+    return _segment_pool(features, segment, num_segments, "max")
 
 
 def segment_mean(
@@ -35,7 +35,15 @@ def segment_mean(
 
     Equals ``torch_scatter.scatter_mean(features, segment, dim=0)``. All else as in :func:`segment_max`.
     """
-    return pool_rows(features, *rows_by_segment(segment, num_segments), "mean")
+    return _segment_pool(features, segment, num_segments, "mean")
+
+
+def _segment_pool(features: Tensor, segment: Tensor, num_segments: int, method: str) -> Tensor:
+    require_columns("features", features, "(N, C)", 0)
+    require_same_device(features=features, segment=segment)
+    if segment.shape != features.shape[:1]:
+        raise ValueError(f"segment must have the shape ({len(features)},), not {tuple(segment.shape)}")
+    return _pool(features, *rows_by_segment(segment, num_segments), method)
 
 
 def rows_by_segment(
@@ -77,6 +85,10 @@ def pool_rows(
         raise ValueError(f"method must be 'max' or 'mean', not {method!r}")
     if features.device.type == "cpu" and not torch.compiler.is_compiling():
         _require_rows(rows, start, len(features))
+    return _pool(features, rows, start, method)
+
+
+def _pool(features: Tensor, rows: Tensor, start: Tensor, method: str) -> Tensor:
     work = features if features.dtype == torch.float64 else features.float()
     pooled = _pool_max(work, rows, start)[0] if method == "max" else _pool_mean(work, rows, start)
     return pooled.to(features.dtype)
