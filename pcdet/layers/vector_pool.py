@@ -19,6 +19,7 @@ from pcdet.ops.vector_pool import local_three_nn, voxel_pool
 
 EPSILON = 1e-8  # metres, added to a distance before it is inverted
 SEARCH_FACTOR = 2.0  # neighbours to interpolate from may lie this many times farther off than a cell
+CENTRES_AT_ONCE = 4096  # in evaluation: what they need stays within memory that is used again and again
 CUBE = 0  # neighbours are those in a cube around the centre; the zoo has no other
 
 AggregationType = Literal["local_interpolation", "voxel_avg_pool", "voxel_random_choice"]
@@ -97,6 +98,19 @@ class VectorPoolAggregationModule(nn.Module):
     ) -> Tensor:
         """-> (M, C')"""
         features = features.unflatten(1, (-1, self.reduced)).sum(dim=1)  # (N, C of a cell)
+        if self.training or len(centres) <= CENTRES_AT_ONCE:
+            return self._describe(xyz, counts, centres, centre_counts, features)
+        parts = []
+        for start in range(0, len(centres), CENTRES_AT_ONCE):
+            some = centres[start : start + CENTRES_AT_ONCE]
+            ends = (centre_counts.cumsum(0) - start).clamp(0, len(some))  # (B,) of the scenes among these centres
+            parts.append(self._describe(xyz, counts, some, ends.diff(prepend=ends.new_zeros(1)), features))
+        return torch.cat(parts)
+
+    def _describe(
+        self, xyz: Tensor, counts: Tensor, centres: Tensor, centre_counts: Tensor, features: Tensor
+    ) -> Tensor:
+        """:meth:`forward` on features that are folded already. -> (M, C')"""
         describe = self._interpolate if self.kind == "local_interpolation" else self._pool
         cells, occupied = describe(xyz, counts, centres, centre_counts, features)  # (K, T, I), (M,)
         empty = len(centres) - len(cells)

@@ -45,7 +45,7 @@ def normalise_rows(
         return _with_own_statistics(rows.float(), weight, total, norm, relu)
     else:
         out = F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-    return out.relu() if relu else out
+    return out.relu_() if relu else out  # the norm does not keep its output for the backward pass
 
 
 def _synchronised(rows: Tensor, weight: Tensor | None, norm: nn.SyncBatchNorm) -> Tensor:
