@@ -143,7 +143,8 @@ class VectorPoolAggregationModule(nn.Module):
         grid, index, known = grid[occupied], index[occupied].clamp(min=0), known[occupied]
         weight = 1 / (distance[occupied] + EPSILON)  # (K, T, 3)
         weight = weight / weight.sum(dim=-1, keepdim=True).clamp(min=EPSILON)
-        mixed = three_interpolate(features, index.view(-1, 3), weight.view(-1, 3)).view(*known.shape, -1)  # (K, T, C)
+        mixed = three_interpolate(features, index.view(-1, 3), weight.view(-1, 3))  # (K * T, C)
+        mixed = mixed.view(*known.shape, self.reduced)  # (K, T, C)
         offsets = (grid.unsqueeze(2) - xyz[index]).flatten(2)  # (K, T, 9)
         return torch.cat([mixed, offsets], dim=-1) * known.unsqueeze(-1), occupied
 

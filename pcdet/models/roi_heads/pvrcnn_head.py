@@ -75,9 +75,9 @@ class PVRCNNHead(RoiHead):
 
     def _pool(self, rois: Tensor, point_coords: Tensor, features: Tensor) -> Tensor:
         scenes, rows = rois.shape[:2]
-        centres = roi_grid_points(rois.detach().reshape(scenes * rows, -1), self.grid_size).flatten(0, 1)
+        centres = roi_grid_points(rois.detach().flatten(0, 1), self.grid_size).flatten(0, 1)
         counts = torch.bincount(point_coords[:, 0].long(), minlength=scenes)  # (B,)
         centre_counts = torch.full_like(counts, rows * self.grid_size**3)
         xyz = point_coords[:, 1:4].contiguous()
         pooled = self.roi_grid_pool_layer(xyz, counts, centres, centre_counts, features)  # (B * R * G^3, C)
-        return pooled.view(scenes * rows, self.grid_size**3, -1)
+        return pooled.view(scenes * rows, self.grid_size**3, self.roi_grid_pool_layer.out_channels)
