@@ -1,5 +1,11 @@
 """Overlap of rotated boxes, from above and in space."""
 
-from pcdet.ops.iou3d.door import boxes_aligned_iou3d, boxes_iou3d, boxes_iou_bev, boxes_overlap_bev
+from pcdet.ops.iou3d.door import (
+    boxes_aligned_iou3d,
+    boxes_iou3d,
+    boxes_iou_bev,
+    boxes_overlap_bev,
+    boxes_overlap_published,
+)
 
-__all__ = ["boxes_aligned_iou3d", "boxes_iou3d", "boxes_iou_bev", "boxes_overlap_bev"]
+__all__ = ["boxes_aligned_iou3d", "boxes_iou3d", "boxes_iou_bev", "boxes_overlap_bev", "boxes_overlap_published"]

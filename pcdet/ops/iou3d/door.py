@@ -9,14 +9,28 @@ from pcdet.ops.doors import backend, require_boxes, require_same_device
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """Area that two boxes share when seen from above, in square metres. (N, 7+), (M, 7+) -> (N, M) float32.
 
-    The area is that of the true intersection polygon, computed in float64. OpenPCDet's kernel counts corners within
-    1 cm outside a box as inside it, so boxes that nearly touch overlap a little there and by exactly 0 here; areas
-    differ from its by up to a few hundredths of a square metre. Overlaps below 1e-12 of the smaller box are rounding
-    and count as 0, and so do boxes with a size that is not above 0 or with a NaN. No gradient flows.
+    The area is that of the true intersection polygon, computed in float64; :func:`boxes_overlap_published` gives what
+    OpenPCDet's kernel takes for it, up to a few hundredths of a square metre more or less. Overlaps below 1e-12 of the
+    smaller box are rounding and count as 0, and so do boxes with a size that is not above 0 or with a NaN. No gradient
+    flows.
 
     Raises ``ValueError`` for other shapes or two devices.
     """
     return _overlap_bev(*_checked(boxes_a, boxes_b))
+
+
+def boxes_overlap_published(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """What OpenPCDet's kernel takes for the shared area, in square metres. (N, 7+), (M, 7+) -> (N, M) float32.
+
+    Non-maximum suppression decides by it, because which of two boxes that barely overlap survives depends on it. It
+    differs from the true area (:func:`boxes_overlap_bev`), which everything else uses, in three ways: a corner counts
+    as inside a box up to 1 cm outside it, so boxes that nearly touch overlap a little; edges that only touch or
+    coincide do not cross; and the arithmetic is float32. Sizes are taken as they are, also those that are not above
+    0. It is not symmetric in the last bits. A box with a NaN overlaps nothing. No gradient flows.
+
+    Raises ``ValueError`` for other shapes or two devices.
+    """
+    return _overlap_published(*_checked(boxes_a, boxes_b))
 
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
@@ -58,6 +72,11 @@ def _overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_overlap_bev(boxes_a, boxes_b)
 
 
+@library.custom_op("pcdet::boxes_overlap_published", mutates_args=())
+def _overlap_published(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return backend("iou3d", boxes_a.device.type).boxes_overlap_published(boxes_a, boxes_b)
+
+
 @library.custom_op("pcdet::boxes_iou_bev", mutates_args=())
 def _iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_iou_bev(boxes_a, boxes_b)
@@ -79,6 +98,7 @@ def _(boxes_a: Tensor, _boxes_b: Tensor) -> Tensor:
 
 
 @_overlap_bev.register_fake
+@_overlap_published.register_fake
 @_iou_bev.register_fake
 @_iou3d.register_fake
 def _(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
