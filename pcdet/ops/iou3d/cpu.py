@@ -271,7 +271,7 @@ def _common_box(a, i, j, x, y, turn_cos, turn_sin):
 
 @device_function
 def _verdict(a, i, j, least):
-    """1 if the published overlap of rows i and j of ``_bounds`` is above ``least``, -1 if not, 0 if only computing tells.
+    """1 if the published overlap of two rows of ``_bounds`` is above ``least``, -1 if not, 0 if that is not certain.
 
     All vertices lie in both outer boxes, so no more than these share is found: at most what the inner ones share plus a
     seam along its outline, as wide as the way between inner and outer sides. No less than the inner ones share is found
