@@ -74,6 +74,7 @@ def small_config(name: str) -> dict[str, Any]:
     """The configuration with a small range, few filters in two dimensions and few points."""
     settings = copy.deepcopy(load_config(ROOT / "cfgs" / f"{name}.yaml").settings)
     data, model = settings.DATA_CONFIG, settings.MODEL
+    data.POINT_CLOUD_RANGE = GRIDS[0.05][1]
     for block in data.DATA_PROCESSOR:
         if "VOXEL_SIZE" in block:
             size, area = GRIDS[block.VOXEL_SIZE[0]]
@@ -81,7 +82,6 @@ def small_config(name: str) -> dict[str, Any]:
             data.POINT_CLOUD_RANGE = area
         if "NUM_POINTS" in block:
             block.NUM_POINTS = {"train": 512, "test": 512}
-            data.POINT_CLOUD_RANGE = GRIDS[0.05][1]
     _shrink(model)
     for slot, points in POINTS.items():
         if "NPOINTS" in model.get(slot, {}).get("SA_CONFIG", {}):
