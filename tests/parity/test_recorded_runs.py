@@ -5,8 +5,24 @@ from compare import read_configs
 from harness import compare_run
 from inputs import merged_config
 
+RUNS = ["pointpillar.A", "second.A", "pv_rcnn.A", "voxel_rcnn_car.A", "pointrcnn.A", "centerpoint_kitti.A"]
+MORE = [
+    "pointpillar.B",
+    "second.B",
+    "second_iou.A",
+    "second_multihead.A",
+    "second_multihead.B",
+    "PartA2.A",
+    "pillarnet.A",
+    "pillarnet.B",
+    "pointrcnn.B",
+    "voxel_rcnn_car.B",
+    "centerpoint_kitti.B",
+    "pv_rcnn_plusplus_reproduced_by_community.A",
+]
 
-@pytest.mark.parametrize("run", ["pointpillar.A", "pointpillar.B", "second.A", "second.B", "centerpoint_kitti.A"])
+
+@pytest.mark.parametrize("run", [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in MORE)])
 def test_recorded_run(run, shared):
     name = f"kitti_models/{run.split('.')[0]}.yaml"
     record = shared / "oracles" / "openpcdet_models" / f"{run}.json"
