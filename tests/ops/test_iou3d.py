@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ops_cases import box, random_boxes
+from torch import library
 
 from pcdet.ops.iou3d import boxes_iou3d, boxes_iou_bev, boxes_overlap_bev, boxes_overlap_published, cpu, reference
 
@@ -224,7 +225,7 @@ def test_published_overlap_of_kernel_and_reference_is_the_same_to_the_bit():
 
 
 def test_published_overlap_is_a_registered_operator():
-    torch.library.opcheck(torch.ops.pcdet.boxes_overlap_published.default, (random_boxes(6), random_boxes(4)))
+    library.opcheck(torch.ops.pcdet.boxes_overlap_published.default, (random_boxes(6), random_boxes(4)))
 
 
 def test_published_overlap_is_near_the_exact_one():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ops_cases import box, generator, random_boxes
+from torch import library
 
 from pcdet.ops.iou3d import boxes_iou_bev
 from pcdet.ops.iou3d.cpu import suppress
@@ -187,7 +188,7 @@ def test_clusters_as_a_trained_head_gives_them(threshold):
 
 @pytest.mark.parametrize("name", ["nms_bev", "nms_normal_bev"])
 def test_registered_operators(name):
-    torch.library.opcheck(getattr(torch.ops.pcdet, name).default, (random_boxes(6), 0.3, 5))
+    library.opcheck(getattr(torch.ops.pcdet, name).default, (random_boxes(6), 0.3, 5))
 
 
 def test_recorded_selection_with_a_limit(shared):
