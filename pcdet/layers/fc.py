@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pcdet.layers.weighted_norm import normalise_rows
+from pcdet.layers.row_norm import RowNorm
 
 
 class RowConv1d(nn.Conv1d):
@@ -20,18 +19,6 @@ class RowConv1d(nn.Conv1d):
 
     def forward(self, rows: Tensor) -> Tensor:  # (R, I) -> (R, O)
         return F.linear(rows, self.weight[:, :, 0], self.bias)
-
-
-class RowNorm(nn.BatchNorm1d):
-    """Batch norm of rows (R, C); fewer than two rows have no statistics and are normalised with the running ones.
-
-    On a CPU the statistics of training are those of ``row_batch_norm``: torch's own are slow and lose four digits.
-    """
-
-    def forward(self, rows: Tensor) -> Tensor:  # (R, C) -> (R, C)
-        if self.training and (len(rows) < 2 or (rows.device.type == "cpu" and rows.dtype == torch.float32)):
-            return normalise_rows(rows, None, self)
-        return super().forward(rows)
 
 
 def conv1d_stack(

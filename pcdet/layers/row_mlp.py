@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pcdet.layers.fc import RowNorm
+from pcdet.layers.row_norm import RowNorm
 from pcdet.layers.weighted_norm import run_weighted
 
 

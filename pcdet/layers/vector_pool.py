@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pcdet.layers.fc import RowNorm, conv1d_stack
+from pcdet.layers.fc import conv1d_stack
+from pcdet.layers.row_norm import RowNorm
 from pcdet.layers.weighted_norm import run_weighted
 from pcdet.ops.three_nn import three_interpolate
 from pcdet.ops.vector_pool import local_three_nn, voxel_pool

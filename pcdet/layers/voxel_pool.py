@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pcdet.layers.fc import RowConv1d, RowNorm
+from pcdet.layers.fc import RowConv1d
 from pcdet.layers.row_mlp import RowConv2d
+from pcdet.layers.row_norm import RowNorm
 from pcdet.layers.sparse import SparseConvTensor
 from pcdet.layers.stacked_set_abstraction import Neighbours, distinct_neighbours
 from pcdet.layers.weighted_norm import normalise_rows

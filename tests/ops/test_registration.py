@@ -71,8 +71,7 @@ SAMPLES = {
     "roiaware_assign": (BOXES, CLOUDS[0], torch.tensor([2, 4]), torch.tensor([30, 10]), [2, 2, 3], 4),
     "roipoint_query": (CLOUDS, BOXES.view(2, 3, 7), 4),
     "vector_pool_three_nn": (*SCENES, CLOUDS[:, :4].flatten(0, 1)[:, None] + 0.1, 0.8, 9, False),
-    "vector_pool_first": (*SCENES, [2, 1, 2], 0.8, -1, True),
-    "vector_pool_members": (*SCENES, [2, 1, 2], 0.8, 5, False),
+    "vector_pool_members": (*SCENES, [2, 1, 2], 0.8, 5, False, False),
     "voxelize": (CLOUDS[0], [-1.0, -1, -1], [0.5, 0.5, 0.5], [4, 4, 4], 3, 20),
 }
 
@@ -80,6 +79,10 @@ SAMPLES = {
 @pytest.mark.parametrize("name", SAMPLES)
 def test_opcheck(name):
     library.opcheck(getattr(torch.ops.pcdet, name).default, SAMPLES[name])
+
+
+def test_opcheck_of_the_first_members():
+    library.opcheck(torch.ops.pcdet.vector_pool_members.default, (*SCENES, [2, 1, 2], 0.8, -1, True, True))
 
 
 def set_abstraction(points):

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pcdet.layers.fc import RowNorm
+from pcdet.layers.row_norm import RowNorm
 from pcdet.layers.sparse import SparseConvTensor, SparseModule, SparseSequential, SubMConv2d, SubMConv3d
 
 NORM = {"eps": 1e-3, "momentum": 0.01}

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 
-from pcdet.layers.fc import RowNorm
+from pcdet.layers.row_norm import RowNorm
 from pcdet.layers.sparse import SparseConvTensor
 from pcdet.models.pfe.bev_interpolation import interpolate_bev
 from pcdet.models.pfe.keypoints import furthest_keypoints, near_proposals, proposal_centric_keypoints

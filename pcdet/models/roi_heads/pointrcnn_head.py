@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from pcdet.layers.fc import RowNorm, conv1d_stack, init_xavier
+from pcdet.layers.fc import conv1d_stack, init_xavier
 from pcdet.layers.msg_set_abstraction import GlobalSetAbstraction, MSGSetAbstraction
 from pcdet.layers.row_mlp import RowConv2d
+from pcdet.layers.row_norm import RowNorm
 from pcdet.layers.weighted_norm import run_weighted
 from pcdet.models.assigners.proposal_targets import RoiTargetConfig
 from pcdet.models.registry import ROI_HEADS

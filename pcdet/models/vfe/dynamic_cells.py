@@ -4,13 +4,14 @@
 Detection in LiDAR Point Clouds", sec. 3.1).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pcdet.layers.fc import RowNorm
+from pcdet.layers.row_norm import RowNorm
 from pcdet.ops.scatter import pool_rows, rows_by_segment
 from pcdet.structures.dataset_info import DatasetInfo
 
@@ -84,6 +85,15 @@ class CellFeatureLayer(nn.Module):
         if self.last:
             return highest
         return torch.cat([x, highest[cells.cell]], dim=1)
+
+
+def cell_feature_layers(in_channels: int, num_filters: Sequence[int], use_norm: bool, who: str) -> nn.ModuleList:
+    """One layer a width. Raises ``ValueError`` in the name of ``who`` where there is none."""
+    if not num_filters:
+        raise ValueError(f"{who}: NUM_FILTERS is empty; it needs the width of at least one layer")
+    pairs = zip([in_channels, *num_filters[:-1]], num_filters, strict=True)
+    last = len(num_filters) - 1
+    return nn.ModuleList(CellFeatureLayer(a, b, use_norm, last=i == last) for i, (a, b) in enumerate(pairs))
 
 
 def cell_max(features: Tensor, cells: PointCells) -> Tensor:

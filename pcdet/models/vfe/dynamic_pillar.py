@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pcdet.models.registry import VFES
-from pcdet.models.vfe.dynamic_cells import CellFeatureLayer, PointCells, cell_mean, cells_of
+from pcdet.models.vfe.dynamic_cells import PointCells, cell_feature_layers, cell_mean, cells_of
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -40,16 +40,11 @@ class DynPillarVFE(nn.Module):
         use_abslote_xyz: bool = True,
     ):
         super().__init__()
-        if not num_filters:
-            raise ValueError("DynPillarVFE: NUM_FILTERS is empty; it needs the width of at least one layer")
         self.info = info
         self.with_distance = with_distance
         self.use_absolute_xyz = use_abslote_xyz
-        widths = [channels["points"] + (6 if use_abslote_xyz else 3) + int(with_distance), *num_filters]
-        last = len(num_filters) - 1
-        self.pfn_layers = nn.ModuleList(
-            CellFeatureLayer(widths[i], widths[i + 1], use_norm, last=i == last) for i in range(len(num_filters))
-        )
+        width = channels["points"] + (6 if use_abslote_xyz else 3) + int(with_distance)
+        self.pfn_layers = cell_feature_layers(width, num_filters, use_norm, "DynPillarVFE")
         self.out_channels = {"pillar_features": num_filters[-1], "voxel_features": num_filters[-1]}
 
     def forward(

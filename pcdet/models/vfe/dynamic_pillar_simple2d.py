@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pcdet.models.registry import VFES
-from pcdet.models.vfe.dynamic_cells import CellFeatureLayer, PointCells, cell_mean, cells_of
+from pcdet.models.vfe.dynamic_cells import PointCells, cell_feature_layers, cell_mean, cells_of
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -39,18 +39,12 @@ class DynamicPillarVFESimple2D(nn.Module):
         use_cluster_xyz: bool = True,
     ):
         super().__init__()
-        if not num_filters:
-            raise ValueError("DynamicPillarVFESimple2D: NUM_FILTERS is empty; it needs the width of at least one layer")
         self.info = info
         self.with_distance = with_distance
         self.use_absolute_xyz = use_abslote_xyz
         self.use_cluster_xyz = use_cluster_xyz
         width = channels["points"] + 3 * use_abslote_xyz + 3 * use_cluster_xyz + with_distance
-        widths = [width, *num_filters]
-        last = len(num_filters) - 1
-        self.pfn_layers = nn.ModuleList(
-            CellFeatureLayer(widths[i], widths[i + 1], use_norm, last=i == last) for i in range(len(num_filters))
-        )
+        self.pfn_layers = cell_feature_layers(width, num_filters, use_norm, "DynamicPillarVFESimple2D")
         self.out_channels = {"pillar_features": num_filters[-1]}
 
     def forward(

@@ -87,9 +87,9 @@ def voxel_pool(
         raise ValueError(f"method must be 'avg' or 'first', not {method!r}")
     require_same_device(support=support, features=features)
     scenes = _checked(support, counts, centres, centre_counts, max_distance, neighbour_type)
-    options = (list(num_voxels), float(max_distance), num_samples if num_samples > 0 else -1, neighbour_type == 1)
-    members = _first_members if method == "first" else _all_members
-    rows, start = members(*scenes, *options)
+    cap = num_samples if num_samples > 0 else -1
+    options = (list(num_voxels), float(max_distance), cap, neighbour_type == 1, method == "first")
+    rows, start = _members(*scenes, *options)
     shape = (len(centres), num_voxels[0] * num_voxels[1] * num_voxels[2])
     held = start.diff()  # (M * T,)
     cell = torch.arange(len(held), device=held.device).repeat_interleave(held, output_size=len(rows))
@@ -136,23 +136,8 @@ def _(support, counts, centres, centre_counts, grid_centres, radius, cap, ball):
     return torch.empty_like(grid_centres), torch.empty_like(grid_centres, dtype=torch.int64)
 
 
-@library.custom_op("pcdet::vector_pool_first", mutates_args=())
-def _first_members(
-    support: Tensor,
-    counts: Tensor,
-    centres: Tensor,
-    centre_counts: Tensor,
-    num_voxels: Sequence[int],
-    radius: float,
-    cap: int,
-    ball: bool,
-) -> tuple[Tensor, Tensor]:
-    scenes = (support, counts.tolist(), centres, centre_counts.tolist())
-    return backend("vector_pool", support.device.type).first_members(*scenes, num_voxels, radius, cap, ball)
-
-
 @library.custom_op("pcdet::vector_pool_members", mutates_args=())
-def _all_members(
+def _members(
     support: Tensor,
     counts: Tensor,
     centres: Tensor,
@@ -161,13 +146,14 @@ def _all_members(
     radius: float,
     cap: int,
     ball: bool,
+    first: bool,
 ) -> tuple[Tensor, Tensor]:
-    scenes = (support, counts.tolist(), centres, centre_counts.tolist())
-    return backend("vector_pool", support.device.type).all_members(*scenes, num_voxels, radius, cap, ball)
+    room = backend("vector_pool", support.device.type)
+    members = room.first_members if first else room.all_members
+    return members(support, counts.tolist(), centres, centre_counts.tolist(), num_voxels, radius, cap, ball)
 
 
-@_first_members.register_fake
-@_all_members.register_fake
-def _(support, counts, centres, centre_counts, num_voxels, radius, cap, ball):
+@_members.register_fake
+def _(support, counts, centres, centre_counts, num_voxels, radius, cap, ball, first):
     cells = centres.shape[0] * num_voxels[0] * num_voxels[1] * num_voxels[2]
     return counts.new_empty(library.get_ctx().new_dynamic_size()), counts.new_empty(cells + 1)
