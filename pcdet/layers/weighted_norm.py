@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pcdet.layers.sync_norm import SyncBatchNorm
 from pcdet.ops.row_batch_norm import row_batch_norm
 
 
@@ -35,24 +36,17 @@ def normalise_rows(
 ) -> Tensor:
     """What ``norm``, and a ReLU after it, make of rows each of which stands for ``weight`` equal ones. -> (R, C)
 
-    Statistics and their running averages count every row as often as its weight says. A synchronised batch norm
-    gets the rows themselves repeated. Fewer than two rows have no statistics: they are normalised with the running
-    ones, which stay as they are.
+    Statistics and their running averages count every row as often as its weight says, and those of all ranks where
+    the norm is synchronised. Fewer than two rows have no statistics: they are normalised with the running ones, which
+    stay as they are.
     """
-    if isinstance(norm, nn.SyncBatchNorm):
-        out = _synchronised(rows, weight, norm)
+    if isinstance(norm, SyncBatchNorm):
+        out = norm(rows, weight)
     elif norm.training and (total := len(rows) if weight is None else weight.sum()) >= 2:
         return _with_own_statistics(rows.float(), weight, total, norm, relu)
     else:
         out = F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     return out.relu_() if relu else out  # the norm does not keep its output for the backward pass
-
-
-def _synchronised(rows: Tensor, weight: Tensor | None, norm: nn.SyncBatchNorm) -> Tensor:
-    if weight is None or not norm.training or len(rows) == 0:
-        return norm(rows)
-    times = weight.long()
-    return norm(rows.repeat_interleave(times, dim=0))[times.cumsum(0) - times]
 
 
 def _with_own_statistics(

@@ -75,7 +75,7 @@ class Trainer:
         self.options = options
         self.dataset = dataset
         self.device = options.device
-        self.model = (synchronize_norms(model, self.device) if options.sync_bn else model).to(self.device)
+        self.model = (synchronize_norms(model) if options.sync_bn else model).to(self.device)
         self.optimizer = build_optimizer(self.model, settings)
         self.norms = batch_norms(self.model)
         # Models that keep OpenPCDet's buffer global_step are told of every step.

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pcdet.layers.sync_norm import SyncBatchNorm
 from pcdet.utils import distributed as ranks
 from pcdet.utils.logging import get_logger
 
@@ -118,16 +119,13 @@ def be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def synchronize_norms(model: nn.Module, device: torch.device) -> nn.Module:
-    """BatchNorm over all ranks. One rank needs no change; torch has it for GPUs only, else ``ValueError``."""
+def synchronize_norms(model: nn.Module) -> nn.Module:
+    """Every batch norm of ``model`` with the statistics of all ranks. A single process changes nothing and says so."""
     if ranks.world_size() == 1:
         get_logger().info("--sync_bn changes nothing with one process")
         return model
-    if device.type != "cuda":
-        raise ValueError(
-            "--sync_bn: torch synchronises BatchNorm between GPUs only. Leave it out, or use --accumulation_steps"
-        )
-    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    # A group of their own: their collectives then cannot be taken for those with which gradients are exchanged.
+    return SyncBatchNorm.convert_sync_batchnorm(model, dist.new_group())
 
 
 def distribute(model: nn.Module, device: torch.device) -> nn.Module:
