@@ -20,12 +20,9 @@ def detections(*rows: tuple[float, int]) -> Detections:
     return Detections(boxes, scores, torch.tensor([label for _, label in rows], dtype=torch.int64))
 
 
-def scene(name="000001", found=None, **options) -> PageScene:
-    rng = np.random.default_rng(0)
-    points = np.column_stack(
-        [rng.uniform(0, 40, (2000, 2)) - [0, 20], rng.uniform(-2, 0, 2000), rng.uniform(size=2000)]
-    )
-    return PageScene(name, points, detections((0.9, 1), (0.4, 2)) if found is None else found, **options)
+def scene(name="000001", **options) -> PageScene:
+    points = np.random.default_rng(0).uniform([0, -20, -2, 0], [40, 20, 0, 1], (2000, 4))
+    return PageScene(name, points, detections((0.9, 1), (0.4, 2)), **options)
 
 
 def content(path) -> dict:
