@@ -81,7 +81,7 @@ def as_detections(result: dict[str, Any]) -> Detections:
 
 def image_of(dataset: Any, scene: Scene) -> Path | None:
     """The camera image of a scene, if the data set has one."""
-    if not hasattr(dataset, "folder"):
+    if not hasattr(getattr(dataset, "folder", None), "image_path"):
         return None
     path = dataset.folder.image_path(dataset.split, scene.frame_id)
     return path if path.is_file() else None

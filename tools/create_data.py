@@ -1,4 +1,4 @@
-"""Make the files that training reads: infos and object database of KITTI, or simulated data sets."""
+"""Make the files that training reads: infos and object database of KITTI or own data, or simulated data sets."""
 
 import argparse
 import sys
@@ -27,6 +27,21 @@ def kitti(given: argparse.Namespace) -> str:
 
     table = create_infos(given.data_path, given.save_path)
     return f"{table}\nwritten to {given.save_path or given.data_path}"
+
+
+def custom_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cfg_file", required=True, help="the data set's YAML, or a model's")
+    parser.add_argument("--data_path", type=Path, help="folder with ImageSets, points and labels; default: DATA_PATH")
+    parser.add_argument("--save_path", type=Path, help="where the files go; default: the data's folder")
+
+
+def custom(given: argparse.Namespace) -> str:
+    from pcdet.config import load_data_settings
+    from pcdet.datasets.custom.infos import create_infos
+
+    settings = load_data_settings(given.cfg_file)
+    table = create_infos(settings, given.data_path, given.save_path)
+    return f"{table}\nwritten to {given.save_path or given.data_path or settings['DATA_PATH']}"
 
 
 def subset_options(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +83,20 @@ def simulate_kitti(given: argparse.Namespace) -> str:
     return f"{given.frames} simulated frames in KITTI's layout are in {given.out}"
 
 
+def simulate_custom_options(parser: argparse.ArgumentParser) -> None:
+    output_options(parser)
+    parser.add_argument("--frames", type=int, default=40, help="default 40")
+    parser.add_argument("--val_fraction", type=float, default=0.2, help="share of held-out frames, default 0.2")
+    parser.add_argument("--workers", type=int, default=1, help="processes, default 1; the files do not depend on it")
+
+
+def simulate_custom(given: argparse.Namespace) -> str:
+    from pcdet.datasets.synthetic import simulate_custom
+
+    simulate_custom(given.out, given.frames, given.seed, given.val_fraction, workers=given.workers)
+    return f"{given.frames} simulated frames in OpenPCDet's custom layout are in {given.out}"
+
+
 def simulate_modelnet_options(parser: argparse.ArgumentParser) -> None:
     output_options(parser)
     parser.add_argument("--per_class", type=int, default=100, help="shapes of each class, default 100")
@@ -82,8 +111,16 @@ def simulate_modelnet(given: argparse.Namespace) -> str:
 
 COMMANDS = {
     "kitti": Command("infos and ground-truth database of a KITTI folder", kitti_options, kitti),
+    "custom": Command(
+        "infos and ground-truth database of own data (OpenPCDet's custom layout)", custom_options, custom
+    ),
     "kitti-subset": Command("a few frames of KITTI as a folder of their own, with infos", subset_options, subset),
     "simulate-kitti": Command("ray-cast LiDAR scenes in KITTI's layout", simulate_kitti_options, simulate_kitti),
+    "simulate-custom": Command(
+        "ray-cast LiDAR scenes, labelled all around, in OpenPCDet's custom layout",
+        simulate_custom_options,
+        simulate_custom,
+    ),
     "simulate-modelnet": Command(
         "sampled parametric shapes in ModelNet's layout", simulate_modelnet_options, simulate_modelnet
     ),

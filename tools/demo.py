@@ -21,7 +21,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--cfg_file", required=True, help="the model's YAML")
     add("--ckpt", type=Path, required=True, help="its weights")
     add("--data_path", type=Path, required=True, nargs="+", help="clouds, or folders of clouds")
-    add("--ext", choices=[".bin", ".npy"], default=".bin", help="what to look for in a folder (default: .bin)")
+    add("--ext", help="what to look for in a folder, such as .bin (default: every kind of cloud)")
     add("--out", type=Path, default=Path("demo_output"), help="folder for pictures and JSON (default: demo_output)")
     add("--score_thresh", type=float, default=0.3, help="leave out detections below this score")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto takes a GPU where there is one")

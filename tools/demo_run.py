@@ -104,7 +104,7 @@ def summary(data: Path, folder: Path, seconds: float) -> str:
     rows = [f"{'3D AP, R40 (held-out frames)':<30}{'easy':>8}{'moderate':>10}{'hard':>8}"]
     for name in ("Car", "Pedestrian", "Cyclist"):
         values = [metrics.get(f"{name}_3d/{level}_R40") for level in ("easy", "moderate", "hard")]
-        cells = ["n.a." if v is None else f"{v:.2f}" for v in values]
+        cells = ["n/a" if v is None else f"{v:.2f}" for v in values]
         rows.append(f"{name:<30}{cells[0]:>8}{cells[1]:>10}{cells[2]:>8}")
     places = {
         "pictures": folder / "demo",

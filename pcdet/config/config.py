@@ -106,3 +106,9 @@ def load_dataset_config(path: str | Path, overrides: Sequence[str] | None = None
     tree, _ = apply_overrides(tree, overrides or [])
     check_data(tree, path=())
     return EasyDict(tree.plain())
+
+
+def load_data_settings(path: str | Path) -> EasyDict:
+    """A data set's settings, from its own YAML or from a model's that names it under DATA_CONFIG. Raises as both."""
+    _, tree = _load(path)
+    return load_config(path).settings.DATA_CONFIG if "DATA_CONFIG" in tree.value else load_dataset_config(path)

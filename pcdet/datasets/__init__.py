@@ -13,6 +13,7 @@ DATASETS = Registry("dataset")
 
 # The module that registers each data set; it is imported when the data set is asked for.
 _HOMES = {
+    "CustomDataset": "pcdet.datasets.custom.custom_dataset",
     "KittiDataset": "pcdet.datasets.kitti.kitti_dataset",
     "ModelNetDataset": "pcdet.datasets.modelnet.modelnet_dataset",
     "ObjectCropsDataset": "pcdet.datasets.modelnet.object_crops",

@@ -7,46 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pcdet.datasets.cloud_formats import SUFFIXES, read_cloud, read_npy, read_points, stem_of, suffix_of
 from pcdet.datasets.dataset import SceneDataset
 from pcdet.structures.scene import Scene
 
-SUFFIXES = (".bin", ".npy")
-
-
-def read_cloud(path: str | Path, num_features: int = 4) -> tuple[np.ndarray, int]:
-    """(N, C) float32 points of a ``.bin`` file, and how many were dropped because a value was NaN or infinite.
-
-    Raises ``FileNotFoundError``, or ``ValueError`` naming the file and the remainder where its size does not fit.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"The point cloud {path} is missing")
-    size, row = path.stat().st_size, 4 * num_features
-    if size % row:
-        raise ValueError(
-            f"{path} has {size} bytes, which is {size % row} more than a multiple of {row} "
-            f"({num_features} float32 a point): it is damaged or has another number of values a point"
-        )
-    points = np.fromfile(path, dtype=np.float32).reshape(-1, num_features)
-    finite = np.isfinite(points).all(axis=1)
-    dropped = int(len(points) - finite.sum())
-    return (points[finite] if dropped else points), dropped
-
-
-def read_npy(path: str | Path, num_features: int = 4) -> tuple[np.ndarray, int]:
-    """As :func:`read_cloud` for a ``.npy`` file of shape (N, C or more), of any number type and memory order.
-
-    Raises ``ValueError`` naming the file where its array has another shape or holds objects.
-    """
-    try:
-        array = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a NumPy array of numbers: {error}") from error
-    if array.ndim != 2 or array.shape[1] < num_features:
-        raise ValueError(f"{path} holds an array of shape {array.shape}, expected (N, {num_features})")
-    points = np.ascontiguousarray(array[:, :num_features], dtype=np.float32)
-    finite = np.isfinite(points).all(axis=1)
-    return points[finite], int(len(points) - finite.sum())
+__all__ = ["CloudFiles", "cloud_doubts", "cloud_files", "read_cloud", "read_npy"]
 
 
 def cloud_doubts(points: np.ndarray) -> list[str]:
@@ -73,7 +38,7 @@ def cloud_doubts(points: np.ndarray) -> list[str]:
 
 
 def cloud_files(path: str | Path, suffix: str | None = None) -> list[Path]:
-    """A file itself, or the ``.bin`` and ``.npy`` files (or those with ``suffix``) of a folder, sorted.
+    """A file itself, or the clouds of a folder (or those with ``suffix``), sorted.
 
     Raises ``FileNotFoundError`` naming the folder looked in where there is none.
     """
@@ -81,7 +46,7 @@ def cloud_files(path: str | Path, suffix: str | None = None) -> list[Path]:
     if path.is_file():
         return [path]
     suffixes = SUFFIXES if suffix is None else (suffix,)
-    files = sorted(p for p in path.glob("*") if p.suffix in suffixes) if path.is_dir() else []
+    files = sorted(p for p in path.glob("*") if suffix_of(p) in suffixes) if path.is_dir() else []
     if not files:
         raise FileNotFoundError(f"{path} is neither a point cloud nor a folder with files {', '.join(suffixes)}")
     return files
@@ -121,8 +86,7 @@ class CloudFiles(SceneDataset):
     def load_scene(self, index: int) -> Scene:
         """The cloud of file ``index``; what is odd about it is logged."""
         path = self.files[index]
-        read = read_npy if path.suffix == ".npy" else read_cloud
-        points, dropped = read(path, len(self.source_features))
+        points, dropped = read_points(path, self.source_features)
         if dropped:
             self.logger.warning("%s: %d points are NaN or infinite and were dropped", path, dropped)
         if "intensity" in self.source_features:
@@ -130,4 +94,4 @@ class CloudFiles(SceneDataset):
             points[:, column] *= self.intensity_scale
             for doubt in cloud_doubts(points[:, [0, 1, 2, column]]):
                 self.logger.warning("%s: %s", path, doubt)
-        return Scene(path.stem, points)
+        return Scene(stem_of(path), points)

@@ -24,6 +24,7 @@ MIN_OVERLAPS = {
     "cyclist": MinOverlap(0.5, 0.25),
 }
 DEFAULT_MIN_OVERLAP = MinOverlap(0.5, 0.25)
+KITTI_CLASSES = (*MIN_OVERLAPS, "tram", "misc")
 
 
 def min_overlaps_of(
@@ -42,3 +43,28 @@ def min_overlaps_of(
         if not all(0 <= v < 1 for v in pair):
             raise ValueError(f"minimum overlaps {tuple(pair)} of {name} must lie in [0, 1)")
     return [chosen.get(name, MIN_OVERLAPS.get(name, DEFAULT_MIN_OVERLAP)) for name in lower]
+
+
+class KittiClassMap(dict[str, str]):
+    """Class of a data set -> class of KITTI that stands for it (MAP_CLASS_TO_KITTI).
+
+    KITTI's overlap is then the one that its class needs. Raises ``ValueError`` for a name that KITTI does not have, and
+    where a pair of overlaps is not one.
+    """
+
+    def __init__(self, pairs: Mapping[str, str] | None = None):
+        super().__init__(pairs or {})
+        unknown = [f"{mine}: {theirs}" for mine, theirs in self.items() if theirs.lower() not in KITTI_CLASSES]
+        if unknown:
+            raise ValueError(
+                f"MAP_CLASS_TO_KITTI: {', '.join(unknown)}; KITTI's classes are {', '.join(KITTI_CLASSES)}"
+            )
+
+    def min_overlaps(self, given: Mapping[str, Sequence[float]] | None = None) -> dict[str, MinOverlap]:
+        """Overlaps of the mapped classes, replaced by those ``given`` as name -> (strict, loose)."""
+        mapped = {name: MIN_OVERLAPS.get(theirs.lower(), DEFAULT_MIN_OVERLAP) for name, theirs in self.items()}
+        for name, pair in (given or {}).items():
+            if len(pair) != 2:
+                raise ValueError(f"minimum overlaps of {name} are {list(pair)}; two are needed: strict and loose")
+            mapped[name] = MinOverlap(*pair)
+        return mapped

@@ -73,7 +73,7 @@ def _text(matrix: np.ndarray, metrics: dict[str, float], class_names: Sequence[s
         f"mean class accuracy {metrics['accuracy/mean_class']:.2%} ({(counts > 0).sum()} of {len(counts)} classes)",
     ]
     for name, count, found, row in zip(class_names, counts, right, matrix, strict=True):
-        share = f"{found / count:8.2%}" if count else f"{'n.a.':>8}"
+        share = f"{found / count:8.2%}" if count else f"{'n/a':>8}"
         lines.append(f"{name:<{width}} {share}  {found:>5} of {count:<5}  {_confused(row, name, class_names)}".rstrip())
     return "\n".join(lines)
 

@@ -68,7 +68,7 @@ class RecallTable:
 
 
 def _percent(share: float | None) -> str:
-    return "n.a." if share is None else f"{share:.1%}"
+    return "n/a" if share is None else f"{share:.1%}"
 
 
 def recall_precision(
@@ -81,12 +81,14 @@ def recall_precision(
     score_threshold: float,
     iou_threshold: float | Mapping[str, float] | None = None,
     min_points: int = 0,
+    neutral: Mapping[str, str] = NEIGHBOURS,
 ) -> RecallTable:
     """Match the detections of each class to its ground truths, one to one, and count.
 
     Within a frame the best-scored detection chooses first: the unmatched ground truth of its class with the largest
-    3-D IoU above the threshold. Ground truths with fewer than ``min_points`` points, and those of a class that KITTI
-    holds neutral (Van for Car, Person_sitting for Pedestrian), are neither missed nor, when matched, false positives.
+    3-D IoU above the threshold. Ground truths with fewer than ``min_points`` points, and those of a class that is
+    ``neutral`` to it (in KITTI Van to Car, Person_sitting to Pedestrian), are neither missed nor, when matched, false
+    positives.
 
     Args:
         gt_boxes: (M, 7) LiDAR boxes of each frame.
@@ -97,7 +99,7 @@ def recall_precision(
         score_threshold: Detections below it are left out.
         iou_threshold: One for all classes, or class -> threshold; by default, and for classes not in the mapping,
             KITTI's (0.7 for cars, 0.5 for others).
-        min_points: See above.
+        min_points, neutral: See above; names of ``neutral`` are lower case.
 
     Raises:
         ValueError: The lists differ in length, or the arrays of a frame do.
@@ -105,7 +107,7 @@ def recall_precision(
     frames = list(_frames(gt_boxes, gt_names, num_points_in_gt, detections))
     rows = []
     for name, needed in zip(class_names, _iou_thresholds(class_names, iou_threshold), strict=True):
-        counts = [_count(frame, name, needed, score_threshold, min_points) for frame in frames]
+        counts = [_count(frame, name, needed, score_threshold, min_points, neutral) for frame in frames]
         rows.append(ClassCounts(name, needed, *np.array(counts, dtype=int).reshape(-1, 3).sum(axis=0).tolist()))
     return RecallTable(tuple(rows), score_threshold, min_points)
 
@@ -155,12 +157,14 @@ def _iou_thresholds(class_names: Sequence[str], given: float | Mapping[str, floa
     return [float(chosen.get(name.lower(), value)) for name, value in zip(class_names, table, strict=True)]
 
 
-def _count(frame: _Frame, name: str, needed: float, lowest: float, min_points: int) -> tuple[int, int, int]:
+def _count(
+    frame: _Frame, name: str, needed: float, lowest: float, min_points: int, neutral: Mapping[str, str]
+) -> tuple[int, int, int]:
     """True positives, false positives and ground truths of a class in a frame."""
     name = name.lower()
     same = frame.names == name
     asked = same & (frame.points >= min_points)  # (M,)
-    spare = (same | (frame.names == NEIGHBOURS.get(name, ""))) & ~asked
+    spare = (same | (frame.names == neutral.get(name, ""))) & ~asked
     mine = np.flatnonzero((frame.found_names == name) & (frame.scores >= lowest))
     mine = mine[np.argsort(-frame.scores[mine], kind="stable")]
     free = np.ones(len(frame.names), dtype=bool)

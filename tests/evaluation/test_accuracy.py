@@ -35,7 +35,7 @@ def test_scores_are_as_good_as_classes():
 def test_classes_without_a_sample_do_not_enter_the_mean():
     report = evaluate(np.array([0, 1]), np.array([0, 0]), NAMES)
     assert report.metrics["accuracy/mean_class"] == 0.5 and "accuracy_of/sofa" not in report.metrics
-    assert "(2 of 3 classes)" in report.text and "n.a." in report.text
+    assert "(2 of 3 classes)" in report.text and "n/a" in report.text
 
 
 def test_nothing_to_classify():

@@ -111,7 +111,7 @@ def test_d3_frames_without_detections_or_ground_truths(annos):
 def test_d3_no_detections_at_all(annos):
     report = evaluate(cars(annos, 41), [annos() for _ in range(41)], CLASSES)
     assert set(report.metrics.values()) == {0.0} and "no detection of Car counts" in report.text
-    assert "n.a." in report.text and "nan" not in report.text.lower()
+    assert "n/a" in report.text and "nan" not in report.text.lower()
     assert entry(average_precisions(cars(annos, 1), [annos()], ["Car"]), "3d").scores is None
 
 
@@ -192,7 +192,7 @@ def test_d11_unknown_alpha_switches_orientation_off(annos):
     report = evaluate(truth, found, ["Car"])
     assert not any("aos" in tag for tag in report.metrics) and "aos  AP" not in report.text
     row = next(line for line in report.text.splitlines() if line.startswith("Car") and " aos " in line)
-    assert row.count("n.a.") == 6
+    assert row.count("n/a") == 6
 
 
 def test_orientation_weighs_by_half_of_one_plus_cosine(annos):

@@ -76,7 +76,7 @@ def test_classes_are_counted_apart_and_without_case():
     result = table([0, 20], found((0, 0.9)), names=["CAR", "Cyclist"], classes=("Car", "Cyclist"))
     assert counts(result) == [(1, 0, 1), (0, 0, 1)]
     assert result.classes[1].recall == 0 and result.classes[1].precision is None
-    assert "precision_at_score/Cyclist" not in result.metrics and "precision n.a. (0 of 0)" in result.text
+    assert "precision_at_score/Cyclist" not in result.metrics and "precision n/a (0 of 0)" in result.text
 
 
 def test_d3_empty_frames():

@@ -94,7 +94,7 @@ class ObjectDatabase:
     def _read(self, path: Path) -> np.ndarray:
         if not path.is_file():
             raise FileNotFoundError(
-                f"{path} is missing though the database's index lists it: run tools/create_data.py kitti again"
+                f"{path} is missing though the database's index lists it: run tools/create_data.py again"
             )
         values = np.fromfile(path, dtype=np.float32)
         if values.size % self.num_point_features:

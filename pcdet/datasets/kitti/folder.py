@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pcdet.datasets.splits import read_split
 from pcdet.structures.calibration import Calibration
 
 SPLITS = ("train", "val", "trainval", "test")
@@ -41,15 +42,7 @@ class KittiFolder:
 
         Raises ``FileNotFoundError``, or ``ValueError`` naming the line of a frame that is listed twice.
         """
-        path = self.split_file(split)
-        lines = [line.strip() for line in path.read_text().splitlines()]
-        seen: dict[str, int] = {}
-        for number, frame in enumerate(lines, start=1):
-            if frame in seen:
-                raise ValueError(f"{path}:{number}: frame {frame} stands on line {seen[frame]} already")
-            if frame:
-                seen[frame] = number
-        return list(seen)
+        return list(read_split(self.split_file(split)))
 
     def cloud_path(self, split: str, frame_id: str) -> Path:
         """float32 x y z intensity, one row a point."""

@@ -8,9 +8,9 @@ import numpy as np
 from tqdm import tqdm
 
 from pcdet.datasets.clouds import read_cloud
-from pcdet.datasets.kitti.database import write_database
 from pcdet.datasets.kitti.folder import POINT_FEATURES, SPLITS, KittiFolder, in_camera_view
 from pcdet.datasets.kitti.labels import DIFFICULTIES, DONT_CARE, camera_boxes, read_labels, to_annos, without_dont_care
+from pcdet.datasets.object_database import FrameObjects, write_database
 from pcdet.ops.points_in_boxes import points_in_boxes_mask
 from pcdet.structures.boxes import boxes_from_kitti_camera
 from pcdet.structures.calibration import Calibration
@@ -112,8 +112,24 @@ def create_infos(data_path: str | Path, save_path: str | Path | None = None) -> 
     warn_of(folder, results)
     database: dict[str, list[dict]] = {}
     if "train" in results:
-        database = write_database(folder, [r.info for r in results["train"]], target)
+        frames = [frame_objects(r.info) for r in results["train"]]
+        database = write_database(
+            frames, lambda frame: read_cloud(folder.cloud_path("train", frame))[0], target, "kitti_dbinfos_train.pkl"
+        )
     return counts_table(results, database)
+
+
+def frame_objects(info: dict[str, Any]) -> FrameObjects:
+    """The objects of a frame's info as the database takes them."""
+    frame_id, annos = info["point_cloud"]["lidar_idx"], info["annos"]
+    boxes, count = annos["gt_boxes_lidar"], len(annos["gt_boxes_lidar"])
+    columns = {
+        "image_idx": [frame_id] * count,
+        "difficulty": annos["difficulty"],
+        "bbox": annos["bbox"],
+        "score": [float(v) for v in annos["score"]],
+    }
+    return FrameObjects(frame_id, annos["name"], boxes, columns)
 
 
 def present_splits(folder: KittiFolder) -> list[str]:

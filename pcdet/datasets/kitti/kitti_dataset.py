@@ -4,64 +4,46 @@ import argparse
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pcdet.datasets import DATASETS
 from pcdet.datasets.clouds import cloud_doubts, read_cloud
-from pcdet.datasets.dataset import SceneDataset, find_data_path
+from pcdet.datasets.dataset import find_data_path
+from pcdet.datasets.info_dataset import (
+    AugmentorSettings,
+    InfoDataset,
+    InfosByMode,
+    PointFeatureSettings,
+    SplitByMode,
+    stages_of,
+)
 from pcdet.datasets.kitti.folder import POINT_FEATURES, KittiFolder, in_camera_view
 from pcdet.datasets.kitti.infos import calib_from_info, create_infos
 from pcdet.datasets.kitti.labels import camera_boxes, without_dont_care
 from pcdet.datasets.kitti.results import detections_to_annos, write_results
+from pcdet.evaluation.classes import NEIGHBOURS
 from pcdet.structures.batch import Batch
 from pcdet.structures.boxes import boxes_from_kitti_camera, wrap_angle
 from pcdet.structures.detections import Detections
 from pcdet.structures.scene import Scene
-from pcdet.utils.files import read_pickle
 from pcdet.utils.logging import setup_logger
 
 if TYPE_CHECKING:
     from pcdet.evaluation.report import EvalReport
 
 
-class SplitByMode(TypedDict, total=False):
-    """The image set used in training and the one used in testing."""
-
-    train: str
-    test: str
-
-
-class InfosByMode(TypedDict, total=False):
-    """The info files used in training and those used in testing."""
-
-    train: list[str]
-    test: list[str]
-
-
-class AugmentorSettings(TypedDict, total=False):
-    """The block DATA_AUGMENTOR."""
-
-    DISABLE_AUG_LIST: list[str]
-    AUG_CONFIG_LIST: list[dict]
-
-
-class PointFeatureSettings(TypedDict, total=False):
-    """The block POINT_FEATURE_ENCODING; its keys are lower case, as in OpenPCDet."""
-
-    encoding_type: str
-    used_feature_list: list[str]
-    src_feature_list: list[str]
-
-
 @DATASETS.register
-class KittiDataset(SceneDataset):
+class KittiDataset(InfoDataset):
     """Frames of KITTI's layout, listed in info files that ``tools/create_data.py kitti`` writes.
 
     Raises ``FileNotFoundError`` that names the info file and the command where infos are absent, and ``ValueError``
     where a training set holds no box of a wanted class and ``keep_empty`` is not set.
     """
+
+    title = "KITTI"
+    neutral = NEIGHBOURS
 
     def __init__(
         self,
@@ -93,50 +75,23 @@ class KittiDataset(SceneDataset):
             point_feature_encoding=point_feature_encoding,
             data_augmentor=data_augmentor,
             data_processor=data_processor,
+            data_split=data_split,
+            info_path=info_path,
+            keep_empty=keep_empty,
         )
         unknown = [name for name in get_item_list if name != "points"]
         if unknown:
             raise ValueError(f"GET_ITEM_LIST: {dataset} gives 'points' alone, not {unknown}")
         if not set(self.source_features) <= set(POINT_FEATURES):
             raise ValueError(f"src_feature_list: a KITTI cloud has {POINT_FEATURES}, not {self.source_features}")
-        mode = "train" if training else "test"
-        self.split = data_split[mode]
         self.folder = KittiFolder(self.root)
         self.fov_points_only = fov_points_only
         self.intensity_scale = intensity_scale
-        self.keep_empty = keep_empty
-        self.infos = self.read_infos(info_path[mode])
-        self._warned: set[str] = set()
-        if training:
-            self.require_objects()
         self.look_at_inputs()
 
-    def read_infos(self, files: Sequence[str]) -> list[dict[str, Any]]:
-        """The infos of all files, in order."""
-        infos: list[dict[str, Any]] = []
-        for name in files:
-            path = self.root / name
-            if not path.is_file():
-                raise FileNotFoundError(
-                    f"{path} (INFO_PATH) is missing. Make it: python tools/create_data.py kitti --data_path {self.root}"
-                )
-            infos += read_pickle(path)
-        if not infos:
-            raise ValueError(f"{self.root}: {', '.join(files)} list no frame")
-        self.logger.info("KITTI %s: %d frames", self.split, len(infos))
-        return infos
-
-    def require_objects(self) -> None:
-        """Stop before training where nothing can be learned."""
-        unlabelled = [i["point_cloud"]["lidar_idx"] for i in self.infos if "annos" not in i]
-        if unlabelled:
-            raise ValueError(f"{self.root}: frame {unlabelled[0]} of '{self.split}' has no labels to train on")
-        if self.keep_empty or any(np.isin(i["annos"]["name"], self.class_names).any() for i in self.infos):
-            return
-        raise ValueError(
-            f"0 usable objects: none of the {len(self.infos)} frames of '{self.split}' in {self.root} is labelled with "
-            f"{list(self.class_names)}. Check CLASS_NAMES, or set KEEP_EMPTY True to train on empty scenes"
-        )
+    def make_command(self) -> str:
+        """``tools/create_data.py kitti``."""
+        return f"python tools/create_data.py kitti --data_path {self.root}"
 
     def look_at_inputs(self) -> None:
         """Say here, once, what loader processes would say again and again: odd points, absent road planes."""
@@ -153,13 +108,6 @@ class KittiDataset(SceneDataset):
                     len(frames),
                     bare[0],
                 )
-
-    def __len__(self) -> int:
-        return len(self.infos)
-
-    def allows_empty(self) -> bool:
-        """As ``keep_empty`` says."""
-        return self.keep_empty
 
     def load_scene(self, index: int) -> Scene:
         """The frame's points (those the camera sees, if FOV_POINTS_ONLY), boxes without DontCare, and road plane."""
@@ -191,12 +139,6 @@ class KittiDataset(SceneDataset):
             points = points[:, [POINT_FEATURES.index(name) for name in self.source_features]]
         return points
 
-    def warn_once(self, kind: str, message: str) -> None:
-        """Log a warning unless one of its kind was logged before."""
-        if kind not in self._warned:
-            self._warned.add(kind)
-            self.logger.warning("%s", message)
-
     def to_results(self, batch: Batch, predictions: Sequence[Detections]) -> list[dict[str, Any]]:
         """One result a scene of the batch: OpenPCDet's annotation arrays with ``frame_id`` and ``index``.
 
@@ -212,62 +154,17 @@ class KittiDataset(SceneDataset):
                 batch["calib"][i],
                 np.asarray(batch["image_shape"][i].cpu()),
             )
-            stages = {"proposals": found.proposals, "refined": found.refined}
-            annos |= {key: boxes.cpu().numpy() for key, boxes in stages.items() if boxes is not None}
-            results.append({"frame_id": batch["frame_id"][i], "index": int(batch["index"][i]), **annos})
+            place = {"frame_id": batch["frame_id"][i], "index": int(batch["index"][i])}
+            results.append(place | annos | stages_of(found))
         return results
 
-    def evaluate(
-        self,
-        results: Sequence[Mapping[str, Any]],
-        *,
-        score_threshold: float = 0.3,
-        min_points: int = 0,
-        recall_thresholds: Sequence[float] = (0.3, 0.5, 0.7),
+    def average_precision(
+        self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
     ) -> "EvalReport":
-        """KITTI's metrics of one result a frame, then recall and precision of detections from a score on.
-
-        The latter count labelled objects whose centre lies in POINT_CLOUD_RANGE, with ``min_points`` points or more.
-        OpenPCDet's recall, by any box at ``recall_thresholds`` of 3-D IoU, counts all objects of the wanted classes;
-        with a second stage it is that of all its boxes before suppression, beside the proposals' own.
-        Without labels in the split there are no metrics, and the text says so.
-        """
+        """KITTI's table."""
         from pcdet.evaluation.kitti import evaluate
-        from pcdet.evaluation.recall import recall_by_stage, recall_precision
-        from pcdet.evaluation.report import EvalReport
 
-        if not all("annos" in info for info in self.infos):
-            return EvalReport({}, f"no ground truth in this split, metrics skipped ({self.split}, {len(self)} frames)")
-        ordered = [dict(r) for r in sorted(results, key=lambda r: r["index"])]
-        truths = [self.infos[r["index"]]["annos"] for r in ordered]
-        report = evaluate(truths, ordered, self.class_names)
-        labelled = [self._labelled(annos) for annos in truths]
-        boxes, names, points = ([row[column] for row in labelled] for column in range(3))
-        table = recall_precision(
-            boxes,
-            names,
-            points,
-            ordered,
-            class_names=self.class_names,
-            score_threshold=score_threshold,
-            min_points=min_points,
-        )
-        wanted = [b[np.isin(n, self.class_names)] for b, n in zip(boxes, names, strict=True)]
-        recalls = recall_by_stage(wanted, ordered, recall_thresholds)
-        lines = [f"{tag.replace('/', '_')}: {value:f}" for tag, value in recalls.items()]
-        return EvalReport(report.metrics | table.metrics | recalls, "\n".join([report.text, table.text, *lines]))
-
-    def _labelled(self, annos: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """LiDAR boxes (M, 7), names (M,) and point counts (M,) of a frame's objects, without DontCare.
-
-        Objects whose centre lies outside POINT_CLOUD_RANGE count -1 points: nobody can be asked to find them, and
-        finding one is no fault.
-        """
-        objects = np.asarray(annos["name"]) != "DontCare"
-        boxes = np.asarray(annos["gt_boxes_lidar"]).reshape(-1, 7)
-        low, high = self.point_cloud_range[:2], self.point_cloud_range[3:5]
-        inside = ((boxes[:, :2] >= low) & (boxes[:, :2] <= high)).all(axis=1)
-        return boxes, annos["name"][objects], np.where(inside, annos["num_points_in_gt"][objects], -1)
+        return evaluate(truths, results, self.class_names)
 
     def write_results(self, results: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
         """Write KITTI label files and ``results.json`` into ``folder``."""

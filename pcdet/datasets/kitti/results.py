@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pcdet.datasets.info_dataset import without_stages
 from pcdet.structures.boxes import boxes_to_kitti_camera, kitti_image_boxes, wrap_angle
 from pcdet.structures.calibration import Calibration
 from pcdet.utils.files import write_json, write_text
@@ -65,5 +66,4 @@ def write_results(results: Sequence[Mapping[str, Any]], folder: str | Path) -> N
     folder.mkdir(parents=True, exist_ok=True)
     for annos in results:
         write_text(folder / f"{annos['frame_id']}.txt", label_lines(annos))
-    final = [{k: v for k, v in annos.items() if k not in ("proposals", "refined")} for annos in results]
-    write_json(folder / "results.json", final)
+    write_json(folder / "results.json", without_stages(results))

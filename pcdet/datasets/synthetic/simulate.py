@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -84,28 +84,33 @@ def simulate_kitti(
     Raises:
         ValueError: if a number is out of its range, or ``out`` holds frames of other settings.
     """
-    if frames < 1:
-        raise ValueError(f"frames is {frames}; at least 1 is needed")
-    if not 0 <= val_fraction < 1:
-        raise ValueError(f"val_fraction is {val_fraction}; it must lie in [0, 1)")
+    splits = split_frames(frames, val_fraction)
     out = Path(out)
-    _claim(out, {"version": _VERSION, "seed": seed, "planes": planes, "fov_only": fov_only})
+    claim(out, "training", {"version": _VERSION, "seed": seed, "planes": planes, "fov_only": fov_only})
     missing = [i for i in range(frames) if not all(path.is_file() for path in _paths(out, i, planes).values())]
     write = partial(_write_frame, out, seed, planes, fov_only)
+    write_frames(write, frames, missing, workers)
+    write_splits(out, {**splits, "trainval": [*splits["train"], *splits["val"]], "test": []})
+    return out
+
+
+def write_frames(write: Callable[[int], None], frames: int, missing: list[int], workers: int) -> None:
+    """Call ``write`` for the ``missing`` ones of all ``frames``, with a progress bar on a terminal."""
     bar = tqdm(total=frames, initial=frames - len(missing), desc="simulate", unit="frame", disable=not _terminal())
     with bar:
         for _ in _each(write, missing, workers):
             bar.update()
-    _write_splits(out, frames, val_fraction)
-    return out
 
 
 def _terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def _claim(out: Path, settings: dict) -> None:
-    """Note the settings in the folder, or make sure that the frames there were made with the same ones."""
+def claim(out: Path, clouds: str, settings: dict) -> None:
+    """Note the settings in the folder, or make sure that the frames there were made with the same ones.
+
+    ``clouds`` is the folder below ``out`` that frames are written to.
+    """
     manifest = out / _MANIFEST
     if manifest.is_file():
         found = json.loads(manifest.read_text())
@@ -113,13 +118,13 @@ def _claim(out: Path, settings: dict) -> None:
             raise ValueError(
                 f"{out} holds frames of other settings ({found}, not {settings}); name another folder or remove it"
             )
-    elif (out / "training").exists():
+    elif (out / clouds).exists():
         raise ValueError(f"{out} holds a data set that was not simulated; name another folder")
     else:
         write_json(manifest, settings)
 
 
-def _each(write, indices: list[int], workers: int) -> Iterator[None]:
+def _each(write: Callable[[int], None], indices: list[int], workers: int) -> Iterator[None]:
     if workers <= 1 or len(indices) <= 1:
         yield from map(write, indices)
         return
@@ -157,9 +162,18 @@ def in_view(points: np.ndarray, calib: Calibration) -> np.ndarray:
     return inside & (depth >= 0)
 
 
-def _write_splits(out: Path, frames: int, val_fraction: float) -> None:
+def split_frames(frames: int, val_fraction: float) -> dict[str, list[str]]:
+    """Names of ``train`` and ``val``, the last frames. Raises ``ValueError`` if a number is out of its range."""
+    if frames < 1:
+        raise ValueError(f"frames is {frames}; at least 1 is needed")
+    if not 0 <= val_fraction < 1:
+        raise ValueError(f"val_fraction is {val_fraction}; it must lie in [0, 1)")
     ids = [f"{i:06d}" for i in range(frames)]
-    held_out = round(frames * val_fraction)
-    splits = {"train": ids[: frames - held_out], "val": ids[frames - held_out :], "trainval": ids, "test": []}
+    kept = frames - round(frames * val_fraction)
+    return {"train": ids[:kept], "val": ids[kept:]}
+
+
+def write_splits(out: Path, splits: dict[str, list[str]]) -> None:
+    """Write ``ImageSets``."""
     for name, members in splits.items():
         write_text(out / "ImageSets" / f"{name}.txt", "".join(f"{i}\n" for i in members))

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pcdet.evaluation.kitti.average_precision import Entry, average_precisions
+from pcdet.evaluation.kitti.average_precision import average_precisions
 from pcdet.evaluation.kitti.files import read_annos
+from pcdet.evaluation.kitti.measure import Entry
 from pcdet.evaluation.kitti.report import metrics_of, text_of
 from pcdet.evaluation.report import EvalReport
 

@@ -13,17 +13,9 @@ import numpy as np
 
 from pcdet.evaluation.classes import NEIGHBOURS, min_overlaps_of
 from pcdet.evaluation.kitti.frames import Objects, join_frames
-from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER, count_matches, matched_scores
-from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, pair_up, solid_overlaps
-from pcdet.evaluation.kitti.precision import (
-    RECALL_POSITIONS,
-    exact_average_precision,
-    r11,
-    r40,
-    sampled_precision,
-    score_thresholds,
-    share,
-)
+from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER
+from pcdet.evaluation.kitti.measure import Entry, Score, measure
+from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, frame_starts, pair_up, solid_overlaps
 
 
 class Difficulty(NamedTuple):
@@ -45,29 +37,6 @@ NO_ALPHA = -10.0  # KITTI's "not estimated"
 NO_PLACE = -1000.0
 
 
-class Score(NamedTuple):
-    """One number of the table. Percent."""
-
-    r11: float
-    r40: float
-    exact: float | None  # with every step of recall; only where there are fewer ground truths than recall positions
-    curve: np.ndarray  # (41,) precision at the recall positions
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A class under one metric and minimum overlap. Tuples run over easy, moderate, hard."""
-
-    class_name: str
-    metric: str  # one of METRICS
-    loose: bool
-    min_overlap: float
-    scores: tuple[Score, ...] | None  # None: not evaluated, because nothing usable was detected or alpha is unknown
-    ground_truths: tuple[int, ...]
-    detections: tuple[int, ...]
-    too_low: int  # ground truths of the class that no difficulty counts because of their height in the image
-
-
 @dataclass(frozen=True)
 class Scenes:
     """Ground truths and detections of all frames with what is computed once for all classes."""
@@ -84,7 +53,7 @@ class Scenes:
     @cached_property
     def frames(self) -> np.ndarray:
         """(F + 1, 3) where detections, ground truths and pairs of each frame begin."""
-        return np.stack([self.found.starts, self.truth.starts, self.pairs.starts], axis=1)
+        return frame_starts(self.truth, self.found, self.pairs)
 
     @cached_property
     def overlaps(self) -> dict[str, np.ndarray]:
@@ -187,23 +156,6 @@ def _measure(
     scenes: Scenes, metric: str, states: tuple[np.ndarray, np.ndarray], min_overlap: float
 ) -> tuple[Score, Score]:
     """Precision, and precision weighted with the similarity of orientation."""
-    truths = int((states[0] == COUNTED).sum())
+    forgiven = scenes.dont_care > min_overlap if metric == "bbox" else None
     common = (scenes.frames, scenes.overlaps[metric], *states, scenes.found.scores)
-    scores = matched_scores(*common, min_overlap)
-    forgiven = scenes.dont_care > min_overlap if metric == "bbox" else np.zeros(len(scenes.found), dtype=bool)
-
-    def counts(thresholds: np.ndarray) -> np.ndarray:  # (T, 3)
-        return count_matches(*common, forgiven, scenes.turn, thresholds, min_overlap)
-
-    sampled = counts(score_thresholds(scores, truths))
-    every = counts(np.unique(scores)[::-1]) if 0 < truths < RECALL_POSITIONS else None
-    return _score(sampled, every, 0, truths), _score(sampled, every, 2, truths)
-
-
-def _score(sampled: np.ndarray, every: np.ndarray | None, column: int, truths: int) -> Score:
-    """``column`` of the counts (T, 3) over all positives. Columns: true, false positives, similarity."""
-    curve = sampled_precision(share(sampled[:, column], sampled[:, 0] + sampled[:, 1]))
-    exact = None
-    if every is not None:
-        exact = exact_average_precision(share(every[:, column], every[:, 0] + every[:, 1]), every[:, 0], truths)
-    return Score(r11(curve), r40(curve), exact, curve)
+    return measure(*common, min_overlap, forgiven=forgiven, turn=scenes.turn)

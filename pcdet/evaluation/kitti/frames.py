@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -23,6 +24,15 @@ class Objects:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def solids(self) -> np.ndarray:
+        """(N, 7) as upright boxes: x to the right and z forward lie on the ground, y points down to the bottom.
+
+        Rotation about the camera's y axis is clockwise in that plane.
+        """
+        x, y, z, length, height, width, rotation = self.boxes.T
+        return np.stack([x, z, -y, length, width, height, -rotation], axis=1)
 
 
 # The columns of a frame's table, before the score; keys of the dictionaries and their widths.

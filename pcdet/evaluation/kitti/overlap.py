@@ -5,6 +5,7 @@ its float64 reference is used, one small matrix a frame.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,6 +13,15 @@ import torch
 from pcdet.evaluation.classes import DONT_CARE
 from pcdet.evaluation.kitti.frames import Objects
 from pcdet.ops.iou3d.reference import overlap, rectangles
+
+
+class Solids(Protocol):
+    """Upright boxes of all frames, frame after frame."""
+
+    solids: np.ndarray  # (N, 7) a b on the ground, bottom, length, width, height, angle from a to b; metres, radians
+    starts: np.ndarray  # (F + 1,) int64; frame f holds the boxes starts[f]:starts[f + 1]
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,7 @@ class Pairs:
     starts: np.ndarray  # (F + 1,) int64; frame f holds the pairs starts[f]:starts[f + 1]
 
 
-def pair_up(truth: Objects, found: Objects) -> Pairs:
+def pair_up(truth: Solids, found: Solids) -> Pairs:
     """Every ground truth with every detection of its frame."""
     truths, founds = np.diff(truth.starts), np.diff(found.starts)  # (F,) objects a frame
     per_truth = np.repeat(founds, truths)  # (G,) detections beside each ground truth
@@ -32,6 +42,11 @@ def pair_up(truth: Objects, found: Objects) -> Pairs:
     begin = np.cumsum(per_truth) - per_truth  # (G,) where the pairs of each ground truth begin
     columns = np.arange(len(rows)) - np.repeat(begin - first, per_truth)  # (P,)
     return Pairs(rows, columns, np.concatenate([[0], np.cumsum(truths * founds)]))
+
+
+def frame_starts(truth: Solids, found: Solids, pairs: Pairs) -> np.ndarray:
+    """(F + 1, 3) where detections, ground truths and pairs of each frame begin, as the matching takes them."""
+    return np.stack([found.starts, truth.starts, pairs.starts], axis=1)
 
 
 def bbox_overlaps(truth: Objects, found: Objects, pairs: Pairs) -> np.ndarray:
@@ -50,30 +65,29 @@ def dont_care_shares(truth: Objects, found: Objects, pairs: Pairs) -> np.ndarray
     return shares
 
 
-def solid_overlaps(truth: Objects, found: Objects, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+def solid_overlaps(truth: Solids, found: Solids, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
     """(P,) intersection over union seen from above, and (P,) in 3-D. Degenerate boxes overlap nothing.
 
     Degenerate is a box with a number that is not finite (a height only matters in 3-D) or with w * l <= 0.
     """
     area = _shared_ground_area(truth, found)
-    a, b = truth.boxes[pairs.truth], found.boxes[pairs.found]  # (P, 7) x y z l h w rotation_y
+    a, b = truth.solids[pairs.truth], found.solids[pairs.found]  # (P, 7)
     # NaN and infinite sizes have no shared area; the sums may still overflow on the way.
     with np.errstate(invalid="ignore", over="ignore"):
         bev = _ratio(area, _footprint(a) + _footprint(b) - area)
-        # y points down and names the bottom.
-        height = np.minimum(a[:, 1], b[:, 1]) - np.maximum(a[:, 1] - a[:, 4], b[:, 1] - b[:, 4])
+        height = np.minimum(a[:, 2] + a[:, 5], b[:, 2] + b[:, 5]) - np.maximum(a[:, 2], b[:, 2])
         volume = np.where((height > 0) & (area > 0), height * area, 0.0)
-        solid = _ratio(volume, _footprint(a) * a[:, 4] + _footprint(b) * b[:, 4] - volume)
+        solid = _ratio(volume, _footprint(a) * a[:, 5] + _footprint(b) * b[:, 5] - volume)
     return bev, solid
 
 
-def _footprint(boxes: np.ndarray) -> np.ndarray:
-    return boxes[:, 3] * boxes[:, 5]
+def _footprint(solids: np.ndarray) -> np.ndarray:
+    return solids[:, 3] * solids[:, 4]
 
 
-def _shared_ground_area(truth: Objects, found: Objects) -> np.ndarray:
+def _shared_ground_area(truth: Solids, found: Solids) -> np.ndarray:
     """(P,) area shared by footprints."""
-    a, b = _ground_rectangles(truth.boxes), _ground_rectangles(found.boxes)
+    a, b = _ground_rectangles(truth.solids), _ground_rectangles(found.solids)
     parts = [torch.zeros(0, dtype=torch.float64)]
     for f in range(len(truth.starts) - 1):
         rows, columns = slice(*truth.starts[f : f + 2]), slice(*found.starts[f : f + 2])
@@ -81,16 +95,13 @@ def _shared_ground_area(truth: Objects, found: Objects) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def _ground_rectangles(boxes: np.ndarray) -> torch.Tensor:
-    """Footprints of (N, 7) camera boxes as ``rectangles``; x to the right and z forward stand for x and y.
-
-    Rotation about the camera's y axis, which points down, is clockwise in that plane.
-    """
-    x, y, z, length, height, width, rotation = boxes.T
-    sound = np.isfinite(boxes[:, [0, 2, 3, 5, 6]]).all(axis=1) & (length * width > 0)
+def _ground_rectangles(solids: np.ndarray) -> torch.Tensor:
+    """Footprints of (N, 7) upright boxes as ``rectangles``."""
+    a, b, _, length, width, _, angle = solids.T
+    sound = np.isfinite(solids[:, [0, 1, 3, 4, 6]]).all(axis=1) & (length * width > 0)
     # Two negative sizes turn a box by pi, which leaves its footprint as it was.
     sizes = [np.where(sound, np.abs(side), 0.0) for side in (length, width)]
-    flat = np.stack([x, z, np.zeros_like(x), *sizes, np.zeros_like(x), -rotation], axis=1)
+    flat = np.stack([a, b, np.zeros_like(a), *sizes, np.zeros_like(a), angle], axis=1)
     flat[~sound] = 0.0
     return rectangles(torch.from_numpy(flat))
 

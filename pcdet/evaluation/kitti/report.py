@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from pcdet.evaluation.kitti.average_precision import DIFFICULTIES, METRICS, Entry, Score
+from pcdet.evaluation.kitti.average_precision import DIFFICULTIES, METRICS
+from pcdet.evaluation.kitti.measure import Entry, Score
 from pcdet.evaluation.kitti.precision import RECALL_POSITIONS
 
-NOT_EVALUATED = "n.a."
+NOT_EVALUATED = "n/a"
 # OpenPCDet's words for the metrics, in its order of lines and of TensorBoard tags.
 TAGS = {"bbox": "image", "bev": "bev", "3d": "3d", "aos": "aos"}
 
@@ -102,10 +103,10 @@ def _without_repeats(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _numbers(entry: Entry, kind: str) -> str:
-    """Three aligned numbers of a cell."""
-    scores: Sequence[Score | None] = entry.scores or (None,) * 3
-    values = [getattr(score, kind) if score is not None else None for score in scores]
+    """The aligned numbers of a cell, one a level."""
     counts = entry.ground_truths
+    scores: Sequence[Score | None] = entry.scores or (None,) * len(counts)
+    values = [getattr(score, kind) if score is not None else None for score in scores]
     cells = [NOT_EVALUATED if v is None or not n else f"{v:.2f}" for v, n in zip(values, counts, strict=True)]
     if kind == "exact":
         cells = ["-" if c == NOT_EVALUATED and n else c for c, n in zip(cells, counts, strict=True)]

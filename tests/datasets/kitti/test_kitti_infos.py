@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pcdet.datasets.kitti import database as database_module
+from pcdet.datasets import object_database
 from pcdet.datasets.kitti.infos import calib_from_info, calib_info, create_infos
 from pcdet.structures.calibration import Calibration
 from pcdet.utils.files import read_pickle
@@ -189,7 +189,7 @@ def test_a_rerun_replaces_everything_and_a_failed_one_leaves_the_old_database(ki
     def full_disk(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(database_module, "frame_objects", full_disk)
+    monkeypatch.setattr(object_database, "write_objects", full_disk)
     with pytest.raises(OSError, match="no space"):
         create_infos(kitti_tree.root)
     assert sorted(p.name for p in (kitti_tree.root / "gt_database").iterdir()) == files
