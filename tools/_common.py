@@ -19,7 +19,14 @@ def run(main: Callable[[], int]) -> NoReturn:
     try:
         status = main()
     except (ValueError, OSError) as error:
+        explain_failure(error)
         report(error)
+        status = 1
+    except RuntimeError as error:
+        message = explain_failure(error)
+        if message is None:
+            raise
+        report(RuntimeError(message))
         status = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -29,6 +36,15 @@ def run(main: Callable[[], int]) -> NoReturn:
 
         end_process(status)
     sys.exit(status)
+
+
+def explain_failure(error: Exception) -> str | None:
+    """What became of the other ranks, if this one fails because it lost them; also tells them of this one's end."""
+    if "pcdet.train_utils.launch" not in sys.modules:
+        return None
+    from pcdet.train_utils import launch
+
+    return launch.explain_failure(error)
 
 
 def report(error: Exception) -> None:
@@ -45,8 +61,9 @@ def report(error: Exception) -> None:
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Options that training and testing share."""
     add = parser.add_argument
+    batch_help = "scenes of a step over all processes and micro-batches (default: BATCH_SIZE_PER_GPU for each)"
     add("--cfg_file", required=True, help="the model's YAML, such as cfgs/kitti_models/pointpillar.yaml")
-    add("--batch_size", type=int, help="scenes at once over all processes (default: BATCH_SIZE_PER_GPU for each)")
+    add("--batch_size", type=int, help=batch_help)
     add("--workers", type=int, default=4, help="processes that load data, for each rank; 0 loads in the main process")
     add("--extra_tag", default="default", help="last folder of the output's path")
     ours = "of this project or of OpenPCDet (spconv 1 or 2), or *.safetensors"
@@ -55,7 +72,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--partial", action="store_true", help="with --pretrained_model: pass over weights of other shapes")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto takes a GPU where there is one")
     add("--launcher", choices=["none", "pytorch", "slurm"], default="none", help="pytorch: started by torchrun")
-    add("--tcp_port", type=int, default=18888, help="rendezvous port, for slurm (torchrun chooses its own)")
+    add(
+        "--tcp_port",
+        type=int,
+        help="rendezvous port, for slurm (default: by the job's number); torchrun chooses its own",
+    )
+    add("--dist_timeout", type=float, default=1800, help="seconds to wait for other processes before giving up")
     add("--local_rank", "--local-rank", type=int, help="set by torch.distributed.launch")
     add("--output_dir", type=Path, default=ROOT / "output", help="root of the output (default: output)")
     add("--save_to_file", action="store_true", help="write the data set's result files when evaluating")
@@ -77,21 +99,26 @@ def world_size(launcher: str) -> int:
     return int(os.environ.get(variable, 1)) if variable else 1
 
 
-def batch_override(given: argparse.Namespace) -> list[str]:
-    """``--batch_size``, which counts the scenes of all processes, as a ``--set`` of those of one."""
-    if given.batch_size is None:
-        return []
-    world = world_size(given.launcher)
-    if given.batch_size < 1 or given.batch_size % world:
-        raise ValueError(f"--batch_size {given.batch_size} cannot be divided among {world} processes")
-    return ["OPTIMIZATION.BATCH_SIZE_PER_GPU", str(given.batch_size // world)]
+def batch_override(given: argparse.Namespace, accumulation_steps: int) -> list[str]:
+    """``--batch_size``, which counts the scenes of a whole step, as a ``--set`` of those of one micro-batch."""
+    from pcdet.train_utils.global_batch import micro_batch
+
+    scenes = micro_batch(given.batch_size, world_size(given.launcher), accumulation_steps)
+    return ["OPTIMIZATION.BATCH_SIZE_PER_GPU", str(scenes)]
 
 
-def read_config(given: argparse.Namespace, overrides: list[str]) -> "Config | None":
-    """The checked configuration, or ``None`` after printing it. Imports no torch."""
+def read_config(given: argparse.Namespace, overrides: list[str], *, accumulates: bool = False) -> "Config | None":
+    """The checked configuration, or ``None`` after printing it. Imports no torch.
+
+    ``accumulates``: the command takes steps of ACCUMULATION_STEPS micro-batches, so that ``--batch_size`` is their sum.
+    """
     from pcdet.config import load_config
 
-    config = load_config(given.cfg_file, [*batch_override(given), *overrides, *(given.set_cfgs or [])])
+    values = [*overrides, *(given.set_cfgs or [])]
+    config = load_config(given.cfg_file, values)
+    if given.batch_size is not None:
+        steps = config.settings.OPTIMIZATION.get("ACCUMULATION_STEPS", 1) if accumulates else 1
+        config = load_config(given.cfg_file, [*batch_override(given, steps), *values])
     if given.print_config:
         print(config.describe())
         return None
@@ -109,7 +136,7 @@ def start(given: argparse.Namespace) -> Any:
 
     if given.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(given.local_rank))
-    start_processes(given.launcher, given.tcp_port, given.device)
+    start_processes(given.launcher, given.tcp_port, given.device, given.dist_timeout)
     device = choose_device(given.device)
     if device.type == "cpu":
         keep_freed_memory()

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pcdet.structures.batch import Batch
+from pcdet.train_utils.signals import leave_to_the_parent
 from pcdet.utils import distributed as ranks
 
 
@@ -22,12 +23,25 @@ class Step(NamedTuple):
     batches: list[list[int]]
 
 
+class Part(NamedTuple):
+    """What a run with these batches takes of an epoch: all of it, or what an interrupted run left over."""
+
+    seen: int  # scenes of the epoch's order that were seen before
+    first_step: int  # number of the first step
+    scenes_per_rank: int
+    batches: int  # micro-batches of each rank
+
+
 class BatchPlan:
     """This rank's part of every epoch.
 
     The order of an epoch is a permutation, filled up to a multiple of the ranks by its own beginning so that all ranks
-    take equally many steps. The last batch of an epoch is dropped if it holds a single scene (BatchNorm cannot train
-    on one value per channel) unless batches have the size 1 or it is the only one.
+    take equally many steps. A step takes the next ``samples_per_step`` scenes of the order, however they are divided
+    among ranks and micro-batches, so that a place in the order means the same to every number of ranks.
+
+    The last batch of an epoch is dropped if it holds a single scene (BatchNorm cannot train on one value per channel)
+    unless batches have the size 1 or it is the only one. The last step of an epoch may have fewer micro-batches than
+    the others, and the last micro-batch fewer scenes.
     """
 
     def __init__(
@@ -41,34 +55,65 @@ class BatchPlan:
         self.seed = seed
         self.rank = rank
         self.world = world
-        self.scenes_per_rank = -(-length // world)
-        tail = self.scenes_per_rank % batch_size
-        self.drops_single = tail == 1 and self.scenes_per_rank > 1
-        self.batches_per_epoch = -(-self.scenes_per_rank // batch_size) - self.drops_single
-        self.steps_per_epoch = -(-self.batches_per_epoch // accumulation_steps)
+        self.whole = self._part(seen=0)
+        self.steps_per_epoch = -(-self.whole.batches // accumulation_steps)
+        self.resumed: tuple[int, Part] | None = None  # an epoch of which a part was seen before, and the rest
+
+    def _part(self, seen: int) -> Part:
+        """What is left of an epoch after ``seen`` scenes; its last step is the epoch's last."""
+        scenes = -(-max(self.length - seen, 0) // self.world)
+        single = self.batch_size > 1 and scenes % self.batch_size == 1 and (scenes > 1 or seen > 0)
+        batches = -(-scenes // self.batch_size) - single
+        steps = -(-batches // self.accumulation_steps)
+        return Part(seen, self.steps_per_epoch - steps if seen else 0, scenes, batches)
+
+    @property
+    def drops_single(self) -> bool:
+        """Is the last batch of an epoch left out?"""
+        return self.whole.batches * self.batch_size < self.whole.scenes_per_rank
 
     @property
     def samples_per_step(self) -> int:
-        """Scenes of a full step over all ranks."""
+        """Scenes of a full step over all ranks: the global batch."""
         return self.batch_size * self.accumulation_steps * self.world
 
-    def micro_batches(self, number: int) -> int:
-        """How many micro-batches step ``number`` of an epoch has; the last may have fewer than the others."""
-        return min(self.accumulation_steps, self.batches_per_epoch - number * self.accumulation_steps)
+    def continue_from(self, epoch: int, seen: int) -> int:
+        """Let ``epoch`` begin after ``seen`` scenes of its order. Returns the number of its first step."""
+        part = self._part(seen)
+        self.resumed = (epoch, part)
+        return part.first_step
+
+    def part(self, epoch: int) -> Part:
+        """What this run takes of an epoch."""
+        if self.resumed is not None and self.resumed[0] == epoch:
+            return self.resumed[1]
+        return self.whole
+
+    def seen(self, epoch: int, step: int) -> int:
+        """Scenes of an epoch's order that were seen before a step."""
+        part = self.part(epoch)
+        return part.seen + (step - part.first_step) * self.samples_per_step
+
+    def micro_batches(self, epoch: int, number: int) -> int:
+        """How many micro-batches a step has; the last of an epoch may have fewer than the others."""
+        part = self.part(epoch)
+        return min(self.accumulation_steps, part.batches - (number - part.first_step) * self.accumulation_steps)
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Scene indices of this rank's batches in an epoch."""
+        part = self.part(epoch)
         order = np.random.default_rng([self.seed, epoch]).permutation(self.length)
-        mine = np.resize(order, self.scenes_per_rank * self.world)[self.rank :: self.world].tolist()
-        cuts = range(0, self.batches_per_epoch * self.batch_size, self.batch_size)
+        filled = np.resize(order, part.seen + part.scenes_per_rank * self.world)[part.seen :]
+        mine = filled[self.rank :: self.world].tolist()
+        cuts = range(0, part.batches * self.batch_size, self.batch_size)
         return [mine[cut : cut + self.batch_size] for cut in cuts]
 
     def steps(self, first_epoch: int, last_epoch: int, first_step: int = 0) -> Iterator[Step]:
         """The steps from (``first_epoch``, ``first_step``) to the end of the epoch before ``last_epoch``."""
         for epoch in range(first_epoch, last_epoch):
-            batches = self.batches(epoch)
-            for number in range(first_step if epoch == first_epoch else 0, self.steps_per_epoch):
-                cut = number * self.accumulation_steps
+            batches, before = self.batches(epoch), self.part(epoch).first_step
+            for number in range(max(first_step, before) if epoch == first_epoch else before, self.steps_per_epoch):
+                cut = (number - before) * self.accumulation_steps
                 yield Step(epoch, number, batches[cut : cut + self.accumulation_steps])
 
 
@@ -128,6 +173,7 @@ def _loader(items: Dataset, keys: Iterable[list[Any]], dataset: Any, workers: in
         collate_fn=dataset.collate,
         num_workers=workers,
         pin_memory=device.type == "cuda",
+        worker_init_fn=leave_to_the_parent,
         # The loader draws a seed for its workers. Items have their own, so torch's generator is left alone.
         generator=torch.Generator().manual_seed(0),
     )

@@ -4,7 +4,7 @@ import contextlib
 import pickle
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from pcdet.utils.logging import get_logger
 from pcdet.version import __version__
 
 LATEST = "latest_model.pth"
+BEST = "best_model.pth"
+STEP_FILES_KEPT = 2  # the newest, and one to fall back on should it be damaged
 VERSION = f"pcdet+{__version__}"
 _EPOCH_FILE = re.compile(r"checkpoint_epoch_(\d+)\.pth")
+_STEP_FILE = re.compile(r"checkpoint_step_(\d+)\.pth")
 
 
 class DamagedCheckpoint(ValueError):
@@ -82,25 +85,38 @@ def epoch_files(folder: Path) -> list[Path]:
     return [f for _, f in sorted(found)]
 
 
+def step_files(folder: Path) -> list[Path]:
+    """``checkpoint_step_N.pth`` of a folder, the oldest first: with other batches a later step may have a lower N."""
+    found = [f for f in folder.glob("*.pth") if _STEP_FILE.fullmatch(f.name)]
+    return sorted(found, key=lambda f: (f.stat().st_mtime_ns, f.name))
+
+
 def epoch_of(path: str | Path) -> str:
-    """The epoch that a checkpoint's name tells (its last number), or ``no_number``."""
+    """The epoch that a checkpoint's name tells (its last number), ``step_N`` in an epoch's middle, or ``no_number``."""
+    if step := _STEP_FILE.fullmatch(Path(path).name):
+        return f"step_{step[1]}"
     numbers = re.findall(r"\d+", Path(path).name)
     return numbers[-1] if numbers else "no_number"
 
 
+def progress_of(checkpoint: Mapping[str, Any]) -> tuple[int, int, int]:
+    """What orders the checkpoints of a run: epochs, scenes seen of the next, steps taken."""
+    return checkpoint.get("epoch", 0), checkpoint.get("sampler", {}).get("seen", 0), checkpoint.get("it", 0)
+
+
 def find_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The checkpoint of a folder that has seen most steps; damaged files are passed over with a warning.
+    """The checkpoint of a folder that has seen most; damaged files are passed over with a warning.
 
     ``None`` if the folder holds no checkpoint. Raises ``DamagedCheckpoint`` if it holds some and none can be read.
     """
-    files = epoch_files(folder)[::-1]
     latest = [folder / LATEST] if (folder / LATEST).is_file() else []
-    if not files and not latest:
+    kinds = [epoch_files(folder)[::-1], step_files(folder)[::-1], latest]
+    if not any(kinds):
         return None
-    found = [pair for pair in (next(_readable(files), None), next(_readable(latest), None)) if pair]
+    found = [pair for files in kinds if (pair := next(_readable(files), None))]
     if not found:
         raise DamagedCheckpoint(f"No checkpoint in {folder} can be read. To begin anew, add --no_resume")
-    return max(found, key=lambda pair: (pair[1].get("epoch", 0), pair[1].get("it", 0)))
+    return max(found, key=lambda pair: progress_of(pair[1]))
 
 
 def _readable(files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -112,25 +128,50 @@ def _readable(files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 class CheckpointKeeper:
-    """Writes a run's checkpoints and keeps the number of files in bounds."""
+    """Writes a run's checkpoints and keeps the number of files in bounds.
 
-    def __init__(self, folder: Path, *, max_kept: int = 30, seconds_between: float = 300.0):
+    A file is removed only when a newer one stands whole on the disk, and the best one never.
+    """
+
+    def __init__(self, folder: Path, *, max_kept: int = 30, seconds_between: float = 300.0, steps_between: int = 0):
         if max_kept < 1:
             raise ValueError(f"--max_ckpt_save_num is {max_kept}; at least 1 checkpoint is kept")
+        if steps_between < 0:
+            raise ValueError(f"--ckpt_save_steps is {steps_between}; 0 saves at no step, N at every N-th")
         self.folder = folder
         self.max_kept = max_kept
         self.seconds_between = seconds_between
+        self.steps_between = steps_between
         self._saved_at = time.monotonic()
 
     def save_epoch(self, state: dict[str, Any]) -> Path:
         """Write ``checkpoint_epoch_N.pth``; only then are the oldest beyond the limit removed."""
-        path = self.folder / f"checkpoint_epoch_{state['epoch']}.pth"
+        return self._save(self.folder / f"checkpoint_epoch_{state['epoch']}.pth", state, epoch_files, self.max_kept)
+
+    def save_step(self, state: dict[str, Any]) -> Path:
+        """Write ``checkpoint_step_N.pth``; of its kind the newest ones alone are kept."""
+        return self._save(self.folder / f"checkpoint_step_{state['it']}.pth", state, step_files, STEP_FILES_KEPT)
+
+    def _save(self, path: Path, state: dict[str, Any], kind: Callable[[Path], list[Path]], kept: int) -> Path:
         save_checkpoint(path, state)
         self._saved_at = time.monotonic()
-        others = [f for f in epoch_files(self.folder) if f != path]
-        for old in others[: max(len(others) + 1 - self.max_kept, 0)]:
+        others = [f for f in kind(self.folder) if f != path]
+        for old in others[: max(len(others) + 1 - kept, 0)]:
             old.unlink()
         return path
+
+    def save_best(self, state: dict[str, Any]) -> Path:
+        """Write ``best_model.pth`` in place of the one that was best before."""
+        path = self.folder / BEST
+        save_checkpoint(path, state)
+        return path
+
+    def save_due(self, state: Callable[[], dict[str, Any]], step: int) -> None:
+        """After step number ``step`` of the run, write what is to be written by its number or by time."""
+        if self.steps_between and step % self.steps_between == 0:
+            self.save_step(state())
+        elif self.is_due():
+            self.save_latest(state())
 
     def is_due(self) -> bool:
         """Is it time for ``latest_model.pth``?"""
@@ -143,12 +184,17 @@ class CheckpointKeeper:
         self._saved_at = time.monotonic()
         return path
 
+    def remove_leftovers(self) -> None:
+        """Remove the temporary files of a process that was killed while it wrote."""
+        for file in self.folder.glob(".*.pth.*.tmp"):
+            file.unlink(missing_ok=True)
 
-def set_aside(folder: Path) -> Path | None:
-    """Rename a folder of checkpoints so that a fresh run can use its name; nothing is deleted."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a file or a folder of an earlier run so that a fresh one can use its name; nothing is deleted."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
     number = 1
-    while (other := folder.with_name(f"{folder.name}_before_{number}")).exists():
+    while (other := path.with_name(f"{path.stem}_before_{number}{path.suffix}")).exists():
         number += 1
-    return folder.rename(other)
+    return path.rename(other)

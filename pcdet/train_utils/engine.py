@@ -7,31 +7,35 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pcdet.structures.batch import Batch, to_device
+from pcdet.models.losses.normalizer import counting
+from pcdet.structures.batch import Batch
 from pcdet.structures.detections import TrainOutput
-from pcdet.train_utils.batches import BatchPlan, describe_scenes, training_loader
-from pcdet.train_utils.checkpoint import VERSION, CheckpointKeeper, save_checkpoint
+from pcdet.train_utils.batches import BatchPlan, training_loader
+from pcdet.train_utils.checkpoint import VERSION, CheckpointKeeper
+from pcdet.train_utils.ema import WeightAverage
+from pcdet.train_utils.global_batch import describe_batch, with_scaled_rate
 from pcdet.train_utils.launch import distribute, seed_everything, synchronize_norms
-from pcdet.train_utils.optimizers import apply_values, batch_norms, build_optimizer, load_optimizer_state
+from pcdet.train_utils.non_finite import Finding, NonFinitePolicy
+from pcdet.train_utils.optimizers import apply_values, batch_norms, build_optimizer, load_optimizer_state, train_mode
 from pcdet.train_utils.precision import Precision
+from pcdet.train_utils.prefetch import on_device
 from pcdet.train_utils.progress import Progress
-from pcdet.train_utils.resume import Place, announce_changes, place_of
+from pcdet.train_utils.resume import PLACE_KEYS, Place, announce_changes, library_versions, place_of, sampler_state
 from pcdet.train_utils.schedules import RunLength, build_schedule
 from pcdet.train_utils.settings import Optimization
+from pcdet.train_utils.shared_memory import check_shared_memory
+from pcdet.train_utils.signals import StopSignals
 from pcdet.train_utils.tracking import Tracker
+from pcdet.train_utils.validation import Monitor
 from pcdet.train_utils.weights import load_weights
 from pcdet.utils import distributed as ranks
 from pcdet.utils.logging import get_logger
-
-
-class NonFiniteLoss(ValueError):
-    """The loss or a gradient is NaN or infinite; the message names the scenes and the terms."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,10 @@ class RunOptions:
     sync_bn: bool = False
     checkpoint_epochs: int = 1  # epochs from one checkpoint to the next
     max_checkpoints: int = 30
+    checkpoint_steps: int = 0  # steps from one ``checkpoint_step_N.pth`` to the next; 0 writes none
     latest_seconds: float = 300.0  # from one ``latest_model.pth`` to the next
+    nan_policy: Literal["stop", "skip"] = "stop"
+    nan_limit: int = 10  # steps in a row that ``skip`` passes over
     log_interval: int = 50
     bar: bool = False
     config_text: str = ""  # the resolved YAML, to notice a change when the run is resumed
@@ -67,20 +74,16 @@ class Trainer:
     """Trains a model on a data set, with checkpoints from which it continues as if it had never stopped.
 
     Torch's generators are seeded anew for every step from (seed, rank, epoch, step), so that the numbers which a model
-    draws (dropout, sampling of proposals) are a function of the place in the run and need not be saved.
+    draws (dropout, sampling of proposals) are a function of the place in the run: checkpoints need no states of
+    generators, of any rank.
     """
 
     def __init__(self, model: nn.Module, dataset: Any, settings: Optimization, options: RunOptions):
-        self.settings = settings
+        self.unscaled = settings
         self.options = options
         self.dataset = dataset
         self.device = options.device
         self.model = (synchronize_norms(model) if options.sync_bn else model).to(self.device)
-        self.optimizer = build_optimizer(self.model, settings)
-        self.norms = batch_norms(self.model)
-        # Models that keep OpenPCDet's buffer global_step are told of every step.
-        self.count_step = getattr(self.model, "update_global_step", lambda: None)
-        self.runner = distribute(self.model, self.device)
         self.plan = BatchPlan(
             len(dataset),
             settings.batch_size_per_gpu,
@@ -89,63 +92,112 @@ class Trainer:
             rank=ranks.rank(),
             world=ranks.world_size(),
         )
+        self.settings = settings = with_scaled_rate(settings, self.plan.samples_per_step)
+        self.optimizer = build_optimizer(self.model, settings)
+        self.norms = batch_norms(self.model)
+        # Models that keep OpenPCDet's buffer global_step are told of every step.
+        self.count_step = getattr(self.model, "update_global_step", lambda: None)
+        self.runner = distribute(self.model, self.device)
         steps = self.plan.steps_per_epoch
         self.total_steps = steps * settings.num_epochs
         self.schedule = build_schedule(settings, RunLength(self.total_steps, steps, self.plan.samples_per_step))
         self.precision = Precision(self.device)
         if settings.use_amp:
-            self.precision = Precision.mixed(self.device, settings.loss_scale_fp16)
+            self.precision = Precision.mixed(self.device, settings.loss_scale_fp16, settings.amp_dtype)
+        self.average = WeightAverage(self.model, settings.ema_decay) if settings.ema_decay else None
+        self.non_finite = NonFinitePolicy(options.folder, options.nan_policy, options.nan_limit)
+        self.monitor: Monitor | None = None  # what is evaluated while the model trains, if anything
         self.place = Place()
+        self.signals = StopSignals()
+        self.must_stop = False  # has any rank been told to stop?
         self.keeper = CheckpointKeeper(
-            options.folder / "ckpt", max_kept=options.max_checkpoints, seconds_between=options.latest_seconds
+            options.folder / "ckpt",
+            max_kept=options.max_checkpoints,
+            seconds_between=options.latest_seconds,
+            steps_between=options.checkpoint_steps,
         )
         self.tracker = Tracker(options.folder if ranks.is_main() else None)
 
-    def fit(self) -> None:
-        """Train from the present place to the end of the last epoch."""
-        epochs = self.settings.num_epochs
-        if self.place.epoch >= epochs:
-            get_logger().info("Finished already (%d/%d epochs): nothing is left to train", self.place.epoch, epochs)
-            return
+    def fit(self) -> bool:
+        """Train from the present place to the end of the last epoch.
+
+        Returns whether the run is over: not if SIGTERM or SIGUSR1 ended it after a step, with a checkpoint of that.
+        """
+        if self.place.epoch >= self.settings.num_epochs:
+            get_logger().info(
+                "Finished already (%d/%d epochs): nothing is left to train", self.place.epoch, self.settings.num_epochs
+            )
+            return True
         self._announce()
-        self.model.train()
-        batches = iter(self._loader())
-        progress = self._progress()
-        while self.place.epoch < epochs:
+        if ranks.is_main():
+            self.keeper.remove_leftovers()
+            check_shared_memory(self.dataset, self.plan.batch_size, self.options.workers)
+        train_mode(self.model, self.settings.freeze_bn)
+        with self.signals:
+            over = self._train(on_device(self._loader(), self.device), self._progress())
+        self.tracker.close()
+        ranks.barrier()
+        return over
+
+    def _train(self, batches: Iterator[Batch], progress: Progress) -> bool:
+        stops_early = False
+        while self.place.epoch < self.settings.num_epochs and not stops_early:
             progress.start_epoch(self.place.epoch, self.place.step)
             while self.place.step < self.plan.steps_per_epoch:
                 self._step_and_report(batches, progress)
-            self._end_epoch()
+                if self.must_stop:
+                    self._leave()
+                    return False
+            stops_early = self._end_epoch()
             progress.end_epoch(self.place.epoch, self.place.it)
-        self.tracker.close()
-        ranks.barrier()
+        return True
 
     def take_step(self, group: list[Batch]) -> dict[str, float]:
-        """One optimiser step with the mean gradient of the group's micro-batches; returns what is to be logged."""
+        """One optimiser step with the mean gradient of the group's micro-batches; returns what is to be logged.
+
+        Every micro-batch weighs the same, also the last of an epoch, which may hold fewer scenes; so does every rank.
+        Ranks decide together, once between the backward pass and the optimiser, whether the step is taken.
+        """
         values = self.schedule(self.place.it)
         apply_values(self.optimizer, self.norms, values)
         seed_everything(self.options.seed, ranks.rank(), self.place.epoch, self.place.step)
+        self.non_finite.before_step(self.model)
         self.optimizer.zero_grad(set_to_none=True)
-        terms = self._backward(group)
-        terms["grad_norm"] = self._clip(group)
-        self._count(took=self.precision.step(self.optimizer))
+        terms, found = self._backward(group)
+        signalled = self.signals.received is not None
+        is_bad, self.must_stop = ranks.any_over_ranks([bool(found), signalled], self.device)
+        if not is_bad:
+            terms["grad_norm"] = self._clip()
+            is_bad = not (math.isfinite(terms["grad_norm"]) or self.precision.tolerates_overflow())
+            if is_bad:  # on every rank: they have exchanged their gradients
+                found = [Finding("a gradient", batch, {"gradient norm": terms["grad_norm"]}) for batch in group]
+        if is_bad:
+            self.non_finite.handle(found[:1], self.place)
+            self.place.step += 1
+        else:
+            self._count(took=self.precision.step(self.optimizer))
         return {"meta_data/learning_rate": values.lr, **{f"train/{k}": v for k, v in terms.items()}}
 
-    def _backward(self, group: list[Batch]) -> dict[str, float]:
-        """Forward and backward passes; returns the means of the loss, its terms and the metrics."""
+    def _backward(self, group: list[Batch]) -> tuple[dict[str, float], list[Finding]]:
+        """Forward and backward passes; the means of the loss, its terms and the metrics, and losses that are no number.
+
+        A rank that meets one goes on to the end, since the others wait for its gradients.
+        """
         rows = []
         for i, batch in enumerate(group):
             with self._reduced(last=i == len(group) - 1):
-                with self.precision.autocast():
+                with self.precision.autocast(), counting(over_ranks=self.settings.global_normalizer):
                     output = self.runner(batch)
                 loss = torch.stack([term.float() for term in output.losses.values()]).sum()
                 self.precision.backward(loss / len(group))
             rows.append(_scalars(loss, output))
         named = [dict(zip(row, values.tolist(), strict=True)) for row, values in rows]
-        for batch, terms in zip(group, named, strict=True):
-            if not math.isfinite(terms["loss"]):
-                raise self._non_finite("the loss", batch, terms)
-        return {key: sum(terms[key] for terms in named) / len(named) for key in named[0]}
+        found = [
+            Finding("the loss", batch, terms)
+            for batch, terms in zip(group, named, strict=True)
+            if not math.isfinite(terms["loss"])
+        ]
+        return {key: sum(terms[key] for terms in named) / len(named) for key in named[0]}, found
 
     def _reduced(self, last: bool) -> AbstractContextManager:
         """Ranks exchange gradients with the last micro-batch of a step only."""
@@ -153,21 +205,27 @@ class Trainer:
             return contextlib.nullcontext()
         return self.runner.no_sync()
 
-    def _clip(self, group: list[Batch]) -> float:
-        """Limit the norm of the gradient; returns the norm before."""
+    def _clip(self) -> float:
+        """Limit the gradient's values, then its norm; returns the norm before both."""
         self.precision.unscale(self.optimizer)
+        parameters = list(self.model.parameters())
         limit = self.settings.grad_norm_clip or math.inf
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if not math.isfinite(norm) and not self.precision.tolerates_overflow():
-            raise self._non_finite("a gradient", group[-1], {"gradient norm": norm})
+        if self.settings.grad_value_clip is None:
+            return nn.utils.clip_grad_norm_(parameters, limit).item()
+        norm = nn.utils.clip_grad_norm_(parameters, math.inf).item()
+        nn.utils.clip_grad_value_(parameters, self.settings.grad_value_clip)
+        nn.utils.clip_grad_norm_(parameters, limit)
         return norm
 
     def _count(self, took: bool) -> None:
         """Move on by a step. One that overflowed in float16 was not taken, and the schedule waits for it."""
         self.place.step += 1
+        self.place.non_finite_in_row = 0
         if took:
             self.place.it += 1
             self.count_step()
+            if self.average is not None:
+                self.average.update(self.model)
             return
         self.place.skipped += 1
         scale = self.precision.scaler.get_scale()
@@ -175,21 +233,10 @@ class Trainer:
             "a gradient overflowed in float16: step skipped (%d so far), loss scale %g", self.place.skipped, scale
         )
 
-    def _non_finite(self, what: str, batch: Batch, terms: dict[str, float]) -> NonFiniteLoss:
-        """Dump the batch and say all that is known."""
-        path = self.options.folder / f"non_finite_batch_rank{ranks.rank()}.pth"
-        save_checkpoint(path, {k: v for k, v in batch.items() if _is_plain(v)})
-        listed = ", ".join(f"{key} {value:g}" for key, value in terms.items())
-        return NonFiniteLoss(
-            f"{what} is not finite in epoch {self.place.epoch + 1}, step {self.place.step + 1} (rank {ranks.rank()}): "
-            f"{listed}. Scenes: {describe_scenes(batch)}. The batch is in {path}; it changed no parameter. "
-            "Look at these scenes, lower OPTIMIZATION.LR or GRAD_NORM_CLIP, or train without --use_amp"
-        )
-
     def _step_and_report(self, batches: Iterator[Batch], progress: Progress) -> None:
         epoch, number = self.place.epoch, self.place.step
         clock = Clock()
-        group = [to_device(next(batches), self.device) for _ in range(self.plan.micro_batches(number))]
+        group = [next(batches) for _ in range(self.plan.micro_batches(epoch, number))]
         data_seconds = clock.lap()
         values = self.take_step(group)
         progress.step(
@@ -201,35 +248,69 @@ class Trainer:
             data=data_seconds,
             forward=clock.lap(),
         )
-        self.tracker.scalars(values, epoch * self.plan.steps_per_epoch + number + 1)
+        steps = self._steps()
+        if math.isfinite(values["train/loss"]):
+            skipped = {"train/skipped_steps": self.place.skipped} if self.precision.tolerates_overflow() else {}
+            self.tracker.scalars({**values, **skipped}, steps)
         if (number + 1) % self.options.log_interval == 0:
-            self.tracker.close_interval(epoch * self.plan.steps_per_epoch + number + 1)
-        if ranks.is_main() and self.keeper.is_due():
-            self.keeper.save_latest(self.state())
+            self.tracker.close_interval(steps)
+        if ranks.is_main() and not self.must_stop:
+            self.keeper.save_due(self.state, steps)
 
-    def _end_epoch(self) -> None:
+    def _steps(self) -> int:
+        """Steps of the run so far, taken or not."""
+        return self.place.epoch * self.plan.steps_per_epoch + self.place.step
+
+    def _leave(self) -> None:
+        """Save a checkpoint of the step that was the last before a signal's end."""
+        name = self.signals.received or "a signal to another process"
+        get_logger().info(
+            "Stopped by %s after step %d of epoch %d; the same command goes on from there",
+            name, self.place.step, self.place.epoch + 1,
+        )  # fmt: skip
+        self.tracker.close_interval(self._steps())
+        if ranks.is_main():
+            self.keeper.save_step(self.state())
+
+    def _end_epoch(self) -> bool:
+        """Evaluate and save, where that is due. Returns whether the run stops early."""
         self.place.epoch += 1
         self.place.step = 0
-        self.tracker.close_interval(self.place.epoch * self.plan.steps_per_epoch)
         is_last = self.place.epoch == self.settings.num_epochs
-        if ranks.is_main() and (is_last or self.place.epoch % self.options.checkpoint_epochs == 0):
+        stops_early = self._evaluate(is_last)
+        self.tracker.close_interval(self._steps())
+        due = is_last or stops_early or self.place.epoch % self.options.checkpoint_epochs == 0
+        if ranks.is_main() and due:
             self.keeper.save_epoch(self.state())
+        return stops_early
+
+    def _evaluate(self, is_last: bool) -> bool:
+        """Ask the monitor, which sees the averaged weights where there are some."""
+        if self.monitor is None:
+            return False
+        with self.average.in_place_of(self.model) if self.average is not None else contextlib.nullcontext():
+            verdict = self.monitor.after_epoch(self.place.epoch, is_last)
+        self.tracker.values(verdict.metrics, self._steps())
+        if verdict.improved and ranks.is_main():
+            self.keeper.save_best(self.state())
+        return verdict.stop
 
     def state(self) -> dict[str, Any]:
-        """A checkpoint: OpenPCDet's keys, and beside them what an exact resume needs."""
+        """A checkpoint: OpenPCDet's keys, and beside them what an exact resume needs; tensors and plain types."""
         return {
-            "epoch": self.place.epoch,
-            "it": self.place.it,
+            **{key: getattr(self.place, name) for name, key in PLACE_KEYS.items()},
             "model_state": {name: value.cpu() for name, value in self.model.state_dict().items()},
             "optimizer_state": self.optimizer.state_dict(),
             "version": VERSION,
-            "step": self.place.step,
-            "skipped_steps": self.place.skipped,
+            "sampler": sampler_state(self.plan, self.place),
             "steps_per_epoch": self.plan.steps_per_epoch,
             "total_steps": self.total_steps,
             "seed": self.options.seed,
             "scaler": self.precision.state_dict(),
+            "ema": self.average.state_dict() if self.average is not None else {},
+            "best": self.monitor.state_dict() if self.monitor is not None else {},
             "config": self.options.config_text,
+            "versions": library_versions(),
         }
 
     def resume(self, checkpoint: dict[str, Any], path: Path) -> None:
@@ -239,9 +320,14 @@ class Trainer:
             raise ValueError(f"{path} holds weights alone; start from it with --pretrained_model")
         load_optimizer_state(self.optimizer, checkpoint["optimizer_state"])
         self.precision.load_state_dict(checkpoint.get("scaler") or {})
-        self.place = place_of(checkpoint, self.plan.steps_per_epoch)
+        if self.average is not None:
+            self.average = WeightAverage(self.model, self.average.decay)  # of these weights, if the file has none
+            self.average.load_state_dict(checkpoint.get("ema") or {})
+        if self.monitor is not None:
+            self.monitor.load_state_dict(checkpoint.get("best") or {})
+        self.place = place_of(checkpoint, self.plan)
         announce_changes(checkpoint, self.state(), self.schedule(self.place.it).lr)
-        self.tracker.resume(self.place.epoch * self.plan.steps_per_epoch + self.place.step)
+        self.tracker.resume(self._steps())
 
     def _announce(self) -> None:
         plan, logger = self.plan, get_logger()
@@ -249,6 +335,7 @@ class Trainer:
             "%d scenes, %d process(es), %d scenes a step, %d steps an epoch, %d epochs on %s",
             plan.length, plan.world, plan.samples_per_step, plan.steps_per_epoch, self.settings.num_epochs, self.device,
         )  # fmt: skip
+        logger.info("%s", describe_batch(self.settings, plan.world, self.unscaled))
         if plan.drops_single:
             logger.info("The last batch of an epoch would hold a single scene: it is dropped, for BatchNorm's sake")
         if self.settings.use_amp:
@@ -270,7 +357,7 @@ class Trainer:
             epochs=self.settings.num_epochs,
             steps_per_epoch=self.plan.steps_per_epoch,
             samples_per_step=self.plan.samples_per_step,
-            first_step=self.place.epoch * self.plan.steps_per_epoch + self.place.step,
+            first_step=self._steps(),
             bar=self.options.bar and ranks.is_main(),
             interval=self.options.log_interval,
         )
@@ -280,10 +367,3 @@ def _scalars(loss: Tensor, output: TrainOutput) -> tuple[list[str], Tensor]:
     """All numbers of a micro-batch in one tensor, so that they cross from the device together."""
     named = {**output.losses, **output.metrics, "loss": loss}
     return list(named), torch.stack([v.detach().float().reshape(()).to(loss.device) for v in named.values()])
-
-
-def _is_plain(value: Any) -> bool:
-    """Can a file that is read as data hold it?"""
-    if isinstance(value, list | tuple):
-        return all(_is_plain(v) for v in value)
-    return isinstance(value, Tensor | int | float | str | bool | None)

@@ -15,6 +15,8 @@ from tqdm import tqdm
 from pcdet.structures.batch import to_device
 from pcdet.train_utils.batches import evaluation_loader
 from pcdet.train_utils.checkpoint import epoch_of, load_checkpoint
+from pcdet.train_utils.ema import state_to_evaluate
+from pcdet.train_utils.modes import keeping_modes
 from pcdet.train_utils.tracking import open_writer
 from pcdet.train_utils.weights import load_weights
 from pcdet.utils import distributed as ranks
@@ -78,9 +80,9 @@ class Evaluator:
         return report
 
     def checkpoint(self, path: Path, folder: Path) -> Evaluation:
-        """Evaluate a checkpoint's weights and log the report."""
+        """Evaluate a checkpoint's weights, the averaged ones where it has them, and log the report."""
         logger, epoch = get_logger(), epoch_of(path)
-        load_weights(self.model, load_checkpoint(path), path)
+        load_weights(self.model, state_to_evaluate(load_checkpoint(path)), path)
         logger.info("*************** EPOCH %s EVALUATION *****************", epoch)
         evaluation = self(folder)
         logger.info("*************** Performance of EPOCH %s *****************\n%s", epoch, evaluation.report.text)
@@ -115,12 +117,11 @@ def evaluated_epochs(folder: Path, split: str) -> set[str]:
 @torch.no_grad()
 def predict(model: nn.Module, loader: DataLoader, dataset: Any, device: torch.device, *, bar: bool) -> list[Result]:
     """Results of this rank's scenes, as plain arrays."""
-    was_training = model.training
-    model.eval()
     results: list[Result] = []
-    for batch in tqdm(loader, desc="eval", unit="batch", disable=not bar, dynamic_ncols=True):
-        results += dataset.to_results(batch, model(to_device(batch, device)))
-    model.train(was_training)
+    with keeping_modes(model):
+        model.eval()
+        for batch in tqdm(loader, desc="eval", unit="batch", disable=not bar, dynamic_ncols=True):
+            results += dataset.to_results(batch, model(to_device(batch, device)))
     return results
 
 

@@ -1,9 +1,10 @@
 """Devices, seeds and the start of several processes."""
 
 import ctypes
+import datetime
 import logging
 import os
-import subprocess
+import re
 import sys
 from typing import NoReturn
 
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pcdet.layers.sync_norm import SyncBatchNorm
+from pcdet.train_utils.rendezvous import DEFAULT_TIMEOUT, Meeting, Seat, is_communication, lost_peers, meet, tell_peers
 from pcdet.utils import distributed as ranks
 from pcdet.utils.logging import get_logger
 
@@ -50,16 +52,20 @@ def keep_freed_memory() -> bool:
     return bool(library.mallopt(M_MMAP_THRESHOLD, 1 << 30) and library.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
 
 
-def start_processes(launcher: str, tcp_port: int, device: str) -> None:
+def start_processes(launcher: str, tcp_port: int | None, device: str, timeout: float = DEFAULT_TIMEOUT) -> None:
     """Join the process group that ``launcher`` (none, pytorch, slurm) has started.
 
-    ``pytorch`` is torchrun or torch.distributed.launch, which choose the port themselves; ``tcp_port`` is for slurm.
-    GPUs talk through NCCL, CPUs through Gloo.
+    ``pytorch`` is torchrun or torch.distributed.launch, which choose the port themselves; ``tcp_port`` is for slurm
+    (default: one that follows from the job's number). GPUs talk through NCCL, CPUs through Gloo. ``timeout``, in
+    seconds, is how long to wait for the others, here and in every collective. Raises ``ValueError`` that names the
+    ranks which did not come, and for more processes than GPUs on a machine.
     """
     if launcher == "none":
         return
+    if timeout <= 0:
+        raise ValueError(f"--dist_timeout is {timeout:g}; it is a number of seconds above 0")
     if launcher == "slurm":
-        _slurm_environment(tcp_port)
+        os.environ.update(slurm_environment(tcp_port))
     missing = [k for k in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if k not in os.environ]
     if missing:
         raise ValueError(
@@ -67,26 +73,77 @@ def start_processes(launcher: str, tcp_port: int, device: str) -> None:
             "torchrun --nproc_per_node N tools/train.py --launcher pytorch ..., or tools/scripts/dist_train.sh N ..."
         )
     chosen = choose_device(device)
-    if chosen.type == "cuda":
-        dist.init_process_group("nccl", device_id=chosen)
-    else:
-        dist.init_process_group("gloo")
+    meeting = meet(Seat.from_environment(), timeout, device_name(chosen))
+    cuda = {"device_id": chosen} if chosen.type == "cuda" else {}
+    try:
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            store=meeting.store,
+            rank=meeting.seat.rank,
+            world_size=meeting.seat.world,
+            timeout=datetime.timedelta(seconds=timeout),
+            **cuda,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"All {meeting.seat.world} ranks are there, but rank {meeting.seat.rank} cannot connect to them: "
+            f"{str(error).splitlines()[0]}. If machines have several networks, name the one between them: "
+            "GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME (GPU), such as eth0"
+        ) from error
+    _meetings.append(meeting)
 
 
-def _slurm_environment(tcp_port: int) -> None:
-    """What torch wants to know, from what slurm says."""
+_meetings: list[Meeting] = []  # the group that this process has joined, as torch too holds one a process
+
+
+def is_restart() -> bool:
+    """Has the launcher restarted the workers of this run (torchrun --max-restarts)? Equal on all ranks."""
+    return bool(_meetings) and _meetings[-1].attempt > 1
+
+
+def explain_failure(error: Exception) -> str | None:
+    """Tell the other ranks that this one ends; the message for the log if it ends because it lost the others.
+
+    ``None`` in a single process, and for an error of this rank's own.
+    """
+    if not _meetings or not ranks.is_distributed():
+        return None
+    if isinstance(error, RuntimeError) and is_communication(error):
+        return lost_peers(_meetings[-1], error)
+    tell_peers(_meetings[-1], str(error) or type(error).__name__)
+    return None
+
+
+def device_name(device: torch.device) -> str:
+    """A name of the GPU that is unique on its machine, whatever CUDA_VISIBLE_DEVICES makes of its number."""
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return str(getattr(properties, "uuid", f"{device.index} of CUDA_VISIBLE_DEVICES={visible}"))
+
+
+def slurm_environment(tcp_port: int | None) -> dict[str, str]:
+    """What torch wants to know, from what slurm says. Raises ``ValueError`` outside of a job step."""
     try:
         task, tasks, nodes = (os.environ[f"SLURM_{k}"] for k in ("PROCID", "NTASKS", "NODELIST"))
     except KeyError as error:
         raise ValueError(f"--launcher slurm: {error.args[0]} is not set. Start with srun") from error
-    hosts = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
-    os.environ.update(
-        RANK=task,
-        WORLD_SIZE=tasks,
-        LOCAL_RANK=os.environ.get("SLURM_LOCALID", "0"),
-        MASTER_ADDR=hosts.stdout.split()[0],
-        MASTER_PORT=str(tcp_port),
-    )
+    # All tasks must agree on the port without talking: it follows from what they share.
+    port = tcp_port or 20000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 10000
+    return {
+        "RANK": task,
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": os.environ.get("SLURM_LOCALID", "0"),
+        "MASTER_ADDR": first_host(os.environ.get("SLURM_STEP_NODELIST", nodes)),
+        "MASTER_PORT": str(port),
+    }
+
+
+def first_host(nodes: str) -> str:
+    """The first of slurm's list of hosts: ``gpu[03-05,7],big1`` -> ``gpu03``. Containers may lack scontrol."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes.strip())[0]
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first)
 
 
 def stop_processes() -> None:
@@ -94,6 +151,7 @@ def stop_processes() -> None:
     if ranks.is_distributed():
         dist.barrier()
         dist.destroy_process_group()
+        _meetings.clear()
 
 
 def end_process(status: int) -> NoReturn:

@@ -25,6 +25,14 @@ def batch_norms(model: nn.Module) -> list[_BatchNorm]:
     return [m for m in model.modules() if isinstance(m, _BatchNorm)]
 
 
+def train_mode(model: nn.Module, freeze_bn: bool) -> None:
+    """Set a model to training; ``freeze_bn`` leaves its batch norms in evaluation, with their running statistics."""
+    model.train()
+    if freeze_bn:
+        for norm in batch_norms(model):
+            norm.eval()
+
+
 def build_optimizer(model: nn.Module, settings: Optimization) -> Optimizer:
     """The optimiser that ``settings`` names.
 

@@ -1,4 +1,4 @@
-"""Mixed precision: float16 with a loss scale on a GPU, bfloat16 on a CPU."""
+"""Mixed precision: float16 with a loss scale, or bfloat16."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,9 +21,17 @@ class Precision:
         self.scaler = GradScaler(device.type, init_scale=loss_scale, enabled=dtype == torch.float16)
 
     @classmethod
-    def mixed(cls, device: torch.device, loss_scale: float) -> "Precision":
-        """What the device computes mixed precision in."""
-        return cls(device, torch.float16 if device.type == "cuda" else torch.bfloat16, loss_scale)
+    def mixed(cls, device: torch.device, loss_scale: float, dtype: str | None = None) -> "Precision":
+        """Mixed precision with ``fp16`` or ``bf16``; ``None`` takes fp16 on a GPU and bf16 on a CPU.
+
+        Raises ``ValueError`` for fp16 on a CPU, which has no fast arithmetic for it.
+        """
+        dtype = dtype or ("fp16" if device.type == "cuda" else "bf16")
+        if dtype == "fp16" and device.type == "cpu":
+            raise ValueError(
+                "--amp_dtype fp16 needs a GPU: a CPU trains in bf16, or in full precision without --use_amp"
+            )
+        return cls(device, {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype], loss_scale)
 
     def autocast(self) -> AbstractContextManager:
         """The context of the forward pass."""

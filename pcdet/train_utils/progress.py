@@ -1,5 +1,6 @@
 """Progress of training: one bar an epoch on a terminal, log lines of OpenPCDet's form elsewhere."""
 
+import math
 import sys
 import time
 from typing import Any
@@ -10,7 +11,7 @@ from pcdet.utils.logging import get_logger
 
 
 class Meter:
-    """The last value and the mean of a series."""
+    """The last value of a series, and the mean of those that are finite."""
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -20,8 +21,9 @@ class Meter:
     def add(self, value: float) -> None:
         """Append a value."""
         self.last = value
-        self.total += value
-        self.count += 1
+        if math.isfinite(value):
+            self.total += value
+            self.count += 1
 
     @property
     def mean(self) -> float:

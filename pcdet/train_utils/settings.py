@@ -19,13 +19,25 @@ class Optimization:
     num_epochs: int = 80
     optimizer: Literal["adam_onecycle", "adam_cosineanneal", "adam_staircase", "adam", "sgd"] = "adam_onecycle"
     lr: float = 0.003
+    # How lr, which is meant for base_global_batch scenes a step, changes with the real global batch.
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    base_global_batch: int | None = None
     weight_decay: float = 0.01
+    # Limits of the gradient, first of each of its values, then of its norm; None sets no limit.
+    grad_value_clip: float | None = None
     grad_norm_clip: float | None = 10.0
-    # Precision: float16 on a GPU, bfloat16 on a CPU.
+    # Mixed precision; amp_dtype None is fp16 on a GPU and bf16 on a CPU.
     use_amp: bool = False
+    amp_dtype: Literal["fp16", "bf16"] | None = None
     loss_scale_fp16: float = 65536.0
+    # Moving average of the weights, which is what is evaluated; None keeps none.
+    ema_decay: float | None = None
     # Micro-batches whose gradients are averaged before the optimiser steps.
     accumulation_steps: int = 1
+    # Batch norms use their running statistics, which stay as they are; scale and shift are still learned.
+    freeze_bn: bool = False
+    # Losses that are divided by a number of positives count those of all ranks instead of each rank's own.
+    global_normalizer: bool = False
     # sgd
     momentum: float = 0.9
     # adam_onecycle, adam_cosineanneal
@@ -57,6 +69,12 @@ class Optimization:
         self._require("pct_start", 0 <= self.pct_start <= 1, "should lie between 0 and 1")
         self._require("moms", len(self.moms) == 2, "should be two numbers")
         self._require("betas", len(self.betas) == 2, "should be two numbers")
+        self._require("lr_scaling", self.lr_scaling in ("none", "linear", "sqrt"), "should be none, linear or sqrt")
+        scaled = self.lr_scaling != "none"
+        self._require("base_global_batch", (self.base_global_batch or 0) > 0 or not scaled, "is what LR_SCALING needs")
+        self._require("grad_value_clip", self.grad_value_clip is None or self.grad_value_clip > 0, "should be above 0")
+        self._require("amp_dtype", self.amp_dtype in (None, "fp16", "bf16"), "should be fp16 or bf16")
+        self._require("ema_decay", self.ema_decay is None or 0 < self.ema_decay < 1, "should lie between 0 and 1")
         steps = list(self.decay_step_list)
         self._require("decay_step_list", steps == sorted(steps), "should be in rising order")
 

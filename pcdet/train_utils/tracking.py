@@ -68,6 +68,15 @@ class Tracker:
             self._sums[tag] = self._sums.get(tag, 0.0) + value
         self._count += 1
 
+    def values(self, values: Mapping[str, float], step: int) -> None:
+        """Record what is measured now and then, such as an evaluation's metrics; tags without a group are ``eval/``."""
+        if self.writer is None:
+            return
+        tagged = {tag if tag.startswith("val/") else f"eval/{tag}": value for tag, value in values.items()}
+        for tag, value in tagged.items():
+            self.writer.add_scalar(tag, value, step)
+        self.history.add(tagged, step)
+
     def close_interval(self, step: int) -> None:
         """Add the means since the last call to the history and save it."""
         if self.folder is None or not self._count:

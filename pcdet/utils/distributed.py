@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -54,3 +55,23 @@ def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
         tensor = tensor.to(torch.device("cuda", local_rank()))
     dist.all_reduce(tensor)
     return dict(zip(keys, (tensor / world_size()).tolist(), strict=True))
+
+
+def any_over_ranks(flags: list[bool], device: torch.device) -> list[bool]:
+    """For each flag, does any rank raise it? All ranks call this together, with equally many flags."""
+    if not is_distributed():
+        return flags
+    raised = torch.tensor(flags, dtype=torch.int32, device=device if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(raised, dist.ReduceOp.MAX)
+    return [bool(value) for value in raised.tolist()]
+
+
+def sum_over_ranks(count: Tensor | int) -> Tensor:
+    """Sum of a whole number over the ranks, on the device where the ranks meet. -> () int64"""
+    total = torch.as_tensor(count, dtype=torch.int64).clone()
+    if not is_distributed():
+        return total
+    if dist.get_backend() == "nccl" and not total.is_cuda:
+        total = total.to(torch.device("cuda", local_rank()))
+    dist.all_reduce(total)
+    return total

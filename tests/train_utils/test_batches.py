@@ -50,8 +50,43 @@ def test_steps_group_micro_batches():
     plan = BatchPlan(14, 2, 4, seed=0)
     steps = list(plan.steps(0, 2))
     assert [(s.epoch, s.number, len(s.batches)) for s in steps] == [(0, 0, 4), (0, 1, 3), (1, 0, 4), (1, 1, 3)]
-    assert [plan.micro_batches(n) for n in range(2)] == [4, 3]
+    assert [plan.micro_batches(0, n) for n in range(2)] == [4, 3]
     assert list(plan.steps(0, 2, first_step=1)) == steps[1:]
+
+
+@pytest.mark.parametrize("length, batch_size, accumulation, world", [(23, 2, 2, 2), (9, 4, 1, 1), (8, 1, 3, 2)])
+def test_a_part_of_an_epoch_is_the_end_of_the_whole(length, batch_size, accumulation, world):
+    """Continued with the same batches, every step is the one of the run that never stopped."""
+    for rank in range(world):
+        given = {"seed": 3, "rank": rank, "world": world}
+        whole = BatchPlan(length, batch_size, accumulation, **given)
+        for step in range(whole.steps_per_epoch):
+            rest = BatchPlan(length, batch_size, accumulation, **given)
+            assert rest.continue_from(1, whole.seen(1, step)) == step
+            assert list(rest.steps(1, 3, step)) == list(whole.steps(1, 3, step))
+            assert rest.seen(1, step) == whole.seen(1, step)
+            assert rest.micro_batches(1, step) == whole.micro_batches(1, step)
+
+
+@pytest.mark.parametrize("batch_size, accumulation, world", [(2, 1, 1), (1, 1, 3), (2, 2, 1), (3, 1, 2)])
+def test_another_world_sees_the_scenes_that_are_left(batch_size, accumulation, world):
+    """12 of 25 scenes were seen in steps of 4; whoever goes on sees the other 13, none twice but to fill up ranks."""
+    order = flat(BatchPlan(25, 1, seed=3).batches(0))
+    plans = [BatchPlan(25, batch_size, accumulation, seed=3, rank=r, world=world) for r in range(world)]
+    starts = {p.continue_from(0, 12) for p in plans}
+    assert len(starts) == 1
+    seen = {i for p in plans for step in p.steps(0, 1, *starts) for i in flat(step.batches)}
+    dropped = plans[0].part(0).scenes_per_rank * world - len(flat(flat([p.batches(0) for p in plans])))
+    assert seen <= set(order[12:]) | set(order[:world]) and len(seen & set(order[12:])) >= 13 - dropped
+    assert plans[0].seen(0, *starts) == 12
+    assert [s.number for s in plans[0].steps(0, 1, *starts)][-1] == plans[0].steps_per_epoch - 1
+    assert plans[0].part(1) == plans[0].whole
+
+
+def test_a_rest_of_a_single_scene_ends_the_epoch():
+    plan = BatchPlan(9, 4, seed=0)
+    assert plan.continue_from(0, 8) == plan.steps_per_epoch == 2
+    assert list(plan.steps(0, 1)) == []
 
 
 def test_nothing_to_train_on_is_an_error():

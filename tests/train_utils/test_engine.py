@@ -8,7 +8,8 @@ import torch
 from engine_fakes import FakeScenes, fresh_model, weights
 
 from pcdet.train_utils.checkpoint import find_newest, load_checkpoint
-from pcdet.train_utils.engine import NonFiniteLoss, RunOptions, Trainer
+from pcdet.train_utils.engine import RunOptions, Trainer
+from pcdet.train_utils.non_finite import NonFiniteLoss
 from pcdet.train_utils.precision import Precision
 from pcdet.train_utils.settings import Optimization
 from pcdet.utils.logging import get_logger

@@ -13,6 +13,7 @@ from pcdet.models.assigners.axis_aligned import AnchorSet, Matching, match_ancho
 from pcdet.models.box_coders.choice import AnchorCoderConfig, AnchorCoderName, anchor_coder
 from pcdet.models.candidates import Candidates
 from pcdet.models.dense_heads.anchors import AnchorClass, anchor_grid
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.losses.pointwise import sigmoid_focal_loss, sine_difference, smooth_l1_loss
 from pcdet.structures.boxes import limit_period
 from pcdet.structures.dataset_info import DatasetInfo
@@ -210,11 +211,15 @@ class AnchorHead(nn.Module):
         Without positives the last two are 0 and still connected to the predictions.
         """
         flat = self.flatten(preds)
-        losses = {"rpn_loss_cls": self._class_loss(flat.classes, targets)}
-        losses["rpn_loss_loc"] = self._box_loss(flat.codes, targets)
+        scenes = normalizer(len(targets.labels))
+        losses = {"rpn_loss_cls": self._class_loss(flat.classes, targets) / scenes * self._weight("cls")}
+        losses["rpn_loss_loc"] = self._box_loss(flat.codes, targets) / scenes * self._weight("loc")
         if flat.directions is not None:
-            losses["rpn_loss_dir"] = self._direction_loss(flat.directions, targets)
+            losses["rpn_loss_dir"] = self._direction_loss(flat.directions, targets) / scenes * self._weight("dir")
         return losses
+
+    def _weight(self, term: str) -> float:
+        return self.loss_weights.get(f"{term}_weight", 1.0)
 
     def _class_loss(self, classes: Sequence[ClassLogits], targets: AnchorTargets) -> Tensor:
         labels = targets.labels  # (B, A)
@@ -224,8 +229,7 @@ class AnchorHead(nn.Module):
             labels = labels.clamp(max=1)
         sizes = [group.logits.shape[1] for group in classes]
         parts = zip(classes, labels.split(sizes, 1), weights.split(sizes, 1), strict=True)
-        total = sum((_focal_loss(*group, wanted) * weight.unsqueeze(2)).sum() for group, wanted, weight in parts)
-        return total / len(labels) * self.loss_weights.get("cls_weight", 1.0)
+        return sum((_focal_loss(*group, wanted) * weight.unsqueeze(2)).sum() for group, wanted, weight in parts)
 
     def _box_loss(self, codes: Tensor, targets: AnchorTargets) -> Tensor:
         codes = codes.flatten(0, 1)[targets.positives]  # (P, code)
@@ -233,13 +237,12 @@ class AnchorHead(nn.Module):
         if self.direction.count and not self.coder.encode_angle_by_sincos:
             codes, wanted = sine_difference(codes, wanted)
         loss = smooth_l1_loss(codes, wanted, self.code_weights, beta=0.0 if self.plain_l1 else 1 / 9)
-        total = (loss * targets.weights.unsqueeze(1)).sum()
-        return total / len(targets.labels) * self.loss_weights.get("loc_weight", 1.0)
+        return (loss * targets.weights.unsqueeze(1)).sum()
 
     def _direction_loss(self, directions: Tensor, targets: AnchorTargets) -> Tensor:
         logits = directions.flatten(0, 1)[targets.positives]  # (P, bins)
         loss = F.cross_entropy(logits, self.direction.of(targets.boxes[:, 6]), reduction="none")  # (P,)
-        return (loss * targets.weights).sum() / len(targets.labels) * self.loss_weights.get("dir_weight", 1.0)
+        return (loss * targets.weights).sum()
 
     def decode(self, preds: NamedTuple) -> list[Candidates]:
         """Boxes and class logits of all anchors, one entry a scene; -inf for a class that an anchor's group lacks."""

@@ -22,6 +22,7 @@ from pcdet.models.dense_heads.centers import (
     rows_at,
 )
 from pcdet.models.losses.heatmap import heatmap_focal_loss, mean_code_error
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.losses.overlap import distance_iou
 from pcdet.models.post_processing import suppress
 from pcdet.models.registry import DENSE_HEADS
@@ -184,7 +185,7 @@ class CenterHead(nn.Module):
                 fit = boxes_aligned_iou3d(boxes[:, :7], gt_boxes[:, :7]).unsqueeze(1) * 2 - 1  # (P, 1)
                 losses[f"iou_loss_head_{i}"] = mean_code_error(rows_at(maps["iou"], scene, cell), fit).sum()
             if self.iou_reg_loss:
-                total = (1 - distance_iou(boxes, gt_boxes)).sum() / max(len(boxes), 1)
+                total = (1 - distance_iou(boxes, gt_boxes)).sum() / normalizer(len(boxes))
                 losses[f"iou_reg_loss_head_{i}"] = total * self.loss_weights["loc_weight"]
         return losses
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pcdet.models.losses.normalizer import normalizer
+
 
 def heatmap_focal_loss(
     heatmap: Tensor,  # (B, K, Y, X) probabilities, above 0 and below 1
@@ -15,7 +17,7 @@ def heatmap_focal_loss(
     centre = target == 1
     hit = heatmap.log() * (1 - heatmap).square() * centre
     miss = (1 - heatmap).log() * heatmap.square() * (1 - target).pow(4) * ~centre
-    return -(hit.sum() + miss.sum()) / centre.sum().clamp(min=1)
+    return -(hit.sum() + miss.sum()) / normalizer(centre.sum())
 
 
 def mean_code_error(
@@ -24,4 +26,4 @@ def mean_code_error(
 ) -> Tensor:
     """Mean absolute error of each code; 0 without rows. A target that is not a number costs nothing. -> (C,)"""
     error = torch.where(targets.isnan(), 0, codes - targets).abs()
-    return error.sum(0) / max(len(codes), 1)
+    return error.sum(0) / normalizer(len(codes))

@@ -11,6 +11,7 @@ from pcdet.layers.fc import linear_stack
 from pcdet.models.assigners.point_targets import match_points, part_locations
 from pcdet.models.box_coders.point_residual import PointResidualCoder
 from pcdet.models.candidates import Candidates
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.losses.pointwise import sigmoid_focal_loss, smooth_l1_loss
 from pcdet.structures.dataset_info import DatasetInfo
 
@@ -132,17 +133,17 @@ class PointHead(nn.Module):
         wanted[targets.positives, targets.labels[targets.positives] - 1] = 1
         judged = (targets.labels >= 0).unsqueeze(1)
         total = torch.where(judged, sigmoid_focal_loss(logits, wanted), 0).sum()
-        return total / max(len(targets.positives), 1) * self.loss_weights.get("point_cls_weight", 1.0)
+        return total / normalizer(len(targets.positives)) * self.loss_weights.get("point_cls_weight", 1.0)
 
     def _part_loss(self, logits: Tensor, targets: PointTargets) -> Tensor:
         chosen = logits[targets.positives]  # (P, 3)
         total = F.binary_cross_entropy_with_logits(chosen, targets.parts.float(), reduction="sum")
-        return total / (3 * max(len(chosen), 1)) * self.loss_weights.get("point_part_weight", 1.0)
+        return total / (3 * normalizer(len(chosen))) * self.loss_weights.get("point_part_weight", 1.0)
 
     def _box_loss(self, codes: Tensor, targets: PointTargets) -> Tensor:
         chosen = codes[targets.positives]  # (P, 8)
         total = smooth_l1_loss(chosen, targets.codes, self.code_weights, self.beta).sum()
-        return total / max(len(chosen), 1) * self.loss_weights.get("point_box_weight", 1.0)
+        return total / normalizer(len(chosen)) * self.loss_weights.get("point_box_weight", 1.0)
 
     def decode(self, preds: NamedTuple, point_coords: Tensor, batch_size: int) -> list[Candidates]:
         """The box that each point predicts, scene by scene; for heads with ``predicts_boxes``.

@@ -10,6 +10,7 @@ from pcdet.models.assigners.proposal_targets import RoiTargetConfig, RoiTargets,
 from pcdet.models.box_coders.choice import anchor_coder
 from pcdet.models.candidates import Candidates, Proposals
 from pcdet.models.losses.corners import corner_loss
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.losses.pointwise import smooth_l1_loss
 from pcdet.models.roi_heads.proposals import ProposalLayer, ProposalNms
 from pcdet.structures.dataset_info import DatasetInfo
@@ -99,12 +100,13 @@ class RoiHead(nn.Module):
         wanted = targets.gt_of_rois.flatten(0, 1)[refined, :7]
         wanted = self.coder.encode(wanted, _own_frame(rois))
         total = smooth_l1_loss(codes, wanted, self.code_weights).sum()
-        losses["rcnn_loss_reg"] = total / max(len(refined), 1) * self.loss_weights.get("rcnn_reg_weight", 1.0)
+        count = normalizer(len(refined))
+        losses["rcnn_loss_reg"] = total / count * self.loss_weights.get("rcnn_reg_weight", 1.0)
         if self.loss_config.get("CORNER_LOSS_REGULARIZATION", False):
             boxes = self._boxes(codes, rois)
             corners = corner_loss(boxes, targets.gt_of_rois_src.flatten(0, 1)[refined, :7]).sum()
             weight = self.loss_weights.get("rcnn_corner_weight", 1.0)
-            losses["rcnn_loss_corner"] = corners / max(len(refined), 1) * weight
+            losses["rcnn_loss_corner"] = corners / count * weight
         return losses
 
     def _class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -115,7 +117,7 @@ class RoiHead(nn.Module):
             # A label of -1, which is not judged, is no probability.
             wanted = labels.float().clamp(min=0)
             loss = F.binary_cross_entropy_with_logits(logits.flatten(), wanted, reduction="none")
-        mean = torch.where(judged, loss, 0).sum() / judged.sum().clamp(min=1)
+        mean = torch.where(judged, loss, 0).sum() / normalizer(judged.sum())
         return mean * self.loss_weights.get("rcnn_cls_weight", 1.0)
 
     def _boxes(self, codes: Tensor, rois: Tensor) -> Tensor:

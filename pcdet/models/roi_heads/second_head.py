@@ -10,6 +10,7 @@ from torch import Tensor
 from pcdet.layers.fc import conv1d_stack, init_xavier
 from pcdet.models.assigners.proposal_targets import RoiTargets
 from pcdet.models.candidates import Candidates, Proposals
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.losses.pointwise import sigmoid_focal_loss
 from pcdet.models.registry import ROI_HEADS
 from pcdet.models.roi_heads.base import RoiHead, RoiLossConfig, RoiTargetConfig, candidates_of
@@ -117,7 +118,7 @@ class SECONDHead(RoiHead):
         labels = targets.rcnn_cls_labels.flatten().float()  # (B * R,)
         judged = labels >= 0
         loss = self._iou_loss(preds.rcnn_iou.float().flatten(), labels.clamp(min=0))
-        mean = torch.where(judged, loss, 0).sum() / judged.sum().clamp(min=1)
+        mean = torch.where(judged, loss, 0).sum() / normalizer(judged.sum())
         return {"rcnn_loss_iou": mean * self.loss_weights.get("rcnn_iou_weight", 1.0)}
 
     def _iou_loss(self, logits: Tensor, wanted: Tensor) -> Tensor:

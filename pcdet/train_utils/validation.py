@@ -1,0 +1,144 @@
+"""What is measured on the validation set while a model trains, and what follows from it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from pcdet.structures.batch import to_device
+from pcdet.train_utils.batches import evaluation_loader
+from pcdet.train_utils.evaluate import Evaluator
+from pcdet.train_utils.launch import seed_everything
+from pcdet.train_utils.modes import keeping_modes, lossy_evaluation
+from pcdet.utils import distributed as ranks
+from pcdet.utils.logging import get_logger
+from pcdet.utils.registry import nearest
+
+LOWER_IS_BETTER = ("loss", "error", "distance")
+
+
+@torch.no_grad()
+def validation_loss(model: nn.Module, loader: DataLoader, device: torch.device, seed: int) -> dict[str, float]:
+    """The training loss and its terms on other scenes, ``val/loss`` and ``val/<term>``: means over all ranks' scenes.
+
+    The model runs as in training, so that targets are assigned and losses computed, but with BatchNorm's running
+    statistics, which stay as they are, and without dropout. Proposals are sampled from ``seed``, equally every time.
+    Unlike training it averages over scenes, not over batches. Raises ``ValueError`` if the scenes have no labels.
+    """
+    sums: dict[str, float] = {}
+    scenes = 0
+    with keeping_modes(model):
+        lossy_evaluation(model)
+        for batch in loader:
+            seed_everything(seed, int(batch["index"][0]))
+            try:
+                losses = model(to_device(batch, device)).losses
+            except KeyError as error:
+                raise ValueError(f"--val_loss: the validation set has no {error}, from which losses follow") from error
+            terms = {**losses, "loss": torch.stack([term.float() for term in losses.values()]).sum()}
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0.0) + float(value) * batch["batch_size"]
+            scenes += batch["batch_size"]
+    parts = ranks.gather_objects((sums, scenes))
+    total = max(sum(count for _, count in parts), 1)
+    names = next((part for part, count in parts if count), {})
+    return {f"val/{name}": sum(part.get(name, 0.0) for part, _ in parts) / total for name in names}
+
+
+@dataclass
+class Best:
+    """The best value of a metric so far."""
+
+    value: float = math.nan
+    epoch: int = 0
+    without_gain: int = 0  # evaluations since then
+
+
+class Verdict(NamedTuple):
+    """What follows from an evaluation."""
+
+    metrics: Mapping[str, float]
+    improved: bool = False
+    stop: bool = False
+
+
+@dataclass
+class Monitor:
+    """Evaluates every ``interval`` epochs and after the last one, and remembers the best value of ``metric``.
+
+    ``metric`` is a name of the report, such as ``Car_3d/moderate_R40``, or ``val/loss``. One whose name speaks of a
+    loss, an error or a distance is better when it is lower, any other when it is higher. With ``patience`` the run
+    stops after so many evaluations in a row without a better value.
+    """
+
+    evaluator: Evaluator
+    folder: Path
+    interval: int = 1
+    metric: str | None = None
+    patience: int | None = None
+    with_metrics: bool = True
+    with_loss: bool = False
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.interval < 1 or (self.patience is not None and self.patience < 1):
+            raise ValueError("--eval_interval and --early_stop count epochs and evaluations: at least 1")
+        self.best = Best()
+
+    def after_epoch(self, epoch: int, is_last: bool) -> Verdict:
+        """Evaluate after ``epoch`` epochs if that is due. All ranks call this together and get the same answer."""
+        if not is_last and epoch % self.interval:
+            return Verdict({})
+        metrics = self._measure(epoch)
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        get_logger().info("Evaluation after epoch %d: %s", epoch, listed)
+        if self.metric is None:
+            return Verdict(metrics)
+        if self.metric not in metrics:
+            raise ValueError(f"--best_metric: no metric is called {self.metric}.{nearest(self.metric, metrics)}")
+        return self._judge(epoch, metrics)
+
+    def _measure(self, epoch: int) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        e = self.evaluator
+        if self.with_metrics:
+            metrics |= e(self.folder / f"epoch_{epoch}").report.metrics
+        if self.with_loss:
+            loader = evaluation_loader(e.dataset, e.batch_size, e.workers, e.device)
+            metrics |= validation_loss(e.model, loader, e.device, self.seed)
+        return metrics
+
+    def _judge(self, epoch: int, metrics: Mapping[str, float]) -> Verdict:
+        value, best = metrics[self.metric], self.best
+        lower = any(word in self.metric.lower() for word in LOWER_IS_BETTER)
+        is_first = math.isnan(best.value) and not math.isnan(value)
+        if is_first or (value < best.value if lower else value > best.value):
+            self.best = Best(value, epoch)
+            get_logger().info("%s is %.6g after epoch %d: the best so far", self.metric, value, epoch)
+            return Verdict(metrics, improved=True)
+        best.without_gain += 1
+        stop = self.is_exhausted()
+        if stop:
+            get_logger().info(
+                "Stopping early: %s has not been better than %.6g (epoch %d) in %d evaluations",
+                self.metric, best.value, best.epoch, best.without_gain,
+            )  # fmt: skip
+        return Verdict(metrics, stop=stop)
+
+    def is_exhausted(self) -> bool:
+        """Has patience run out?"""
+        return self.patience is not None and self.best.without_gain >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"metric": self.metric, **asdict(self.best)}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continue with a saved best value, if it is one of the same metric."""
+        if saved.get("metric") == self.metric:
+            self.best = Best(saved["value"], saved["epoch"], saved["without_gain"])
