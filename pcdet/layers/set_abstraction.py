@@ -17,11 +17,13 @@ from pcdet.ops.grouping import group_points
 class SharedMLP(nn.Module):
     """Linear, batch norm and ReLU per layer, on rows.
 
-    The first linear layer is called on its own: it may run before neighbours are gathered.
+    The first linear layer is called on its own: it may run before neighbours are gathered. ``last_relu=False`` leaves
+    out the ReLU of the last layer.
     """
 
-    def __init__(self, channels: Sequence[int]):
+    def __init__(self, channels: Sequence[int], *, last_relu: bool = True):
         super().__init__()
+        self.last_relu = last_relu
         pairs = list(zip(channels[:-1], channels[1:], strict=True))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
         self.norms = nn.ModuleList(nn.BatchNorm1d(b) for _, b in pairs)
@@ -35,17 +37,18 @@ class SharedMLP(nn.Module):
 
     def rest(self, rows: Tensor) -> Tensor:  # (R, C1) -> (R, CL)
         """Everything after the first linear layer."""
-        rows = torch.relu_(self.norms[0](rows))
+        rows = self.norms[0](rows)
         for linear, norm in zip(self.linears[1:], self.norms[1:], strict=True):
-            rows = torch.relu_(norm(linear(rows)))
-        return rows
+            rows = norm(linear(torch.relu_(rows)))
+        return torch.relu_(rows) if self.last_relu else rows
 
 
 class SetAbstraction(nn.Module):
     """Sample centres, gather the neighbours of each, and describe each neighbourhood by one feature.
 
-    A neighbour enters with its offset from the centre and its features, in this order. As the MLP's first layer is
-    linear, ``W [p - c, f] = W [p, f] - W_xyz c``: it runs once a point instead of once a neighbour.
+    A neighbour enters with its offset from the centre and its features, in this order unless ``features_first``. As
+    the MLP's first layer is linear, ``W [p - c, f] = W [p, f] - W_xyz c``: it runs once a point instead of once a
+    neighbour.
 
     Args:
         in_channels: C, features of a point besides x y z.
@@ -54,11 +57,22 @@ class SetAbstraction(nn.Module):
         num_neighbours: G; the first G points in index order are taken, and the first one is repeated if there are
             fewer.
         mlp: output channels of each layer.
+        features_first: whether the features come before the offset.
     """
 
-    def __init__(self, in_channels: int, num_centres: int, radius: float, num_neighbours: int, mlp: Sequence[int]):
+    def __init__(
+        self,
+        in_channels: int,
+        num_centres: int,
+        radius: float,
+        num_neighbours: int,
+        mlp: Sequence[int],
+        *,
+        features_first: bool = False,
+    ):
         super().__init__()
         self.num_centres, self.radius, self.num_neighbours = num_centres, radius, num_neighbours
+        self.features_first = features_first
         self.mlp = SharedMLP([3 + in_channels, *mlp])
         self.out_channels = mlp[-1]
 
@@ -68,23 +82,95 @@ class SetAbstraction(nn.Module):
         features: Tensor | None,  # (B, N, C)
     ) -> tuple[Tensor, Tensor]:
         """Centres (B, S, 3) and their features (B, S, C')."""
-        batch = points.shape[0]
-        centres = gather_rows(points, furthest_point_sample(points, self.num_centres))  # (B, S, 3)
+        centres = sample_centres(points, self.num_centres)  # (B, S, 3)
         idx, _ = ball_query(points, centres, self.radius, self.num_neighbours)  # (B, S, G); a centre finds itself
-        rows = self._first_layer(points, features, centres, idx).flatten(0, 2)  # (B * S * G, C1)
-        rows = self.mlp.rest(rows).view(batch, self.num_centres, self.num_neighbours, -1)
-        return centres, rows.max(dim=2).values  # (B, S, C')
+        return centres, describe_balls(self.mlp, points, features, centres, idx, self.features_first)
 
-    def _first_layer(self, points: Tensor, features: Tensor | None, centres: Tensor, idx: Tensor) -> Tensor:
-        """The first linear layer of all neighbours, (B, S, G, C1).
 
-        Never in half precision: the two terms are as large as the coordinates, and their difference as the radius.
-        """
-        with torch.autocast(points.device.type, enabled=False):
-            rows = points if features is None else torch.cat([points, features.to(points.dtype)], dim=-1)
-            rows = group_points(self.mlp.first(rows), idx)
-            shift = centres @ self.mlp.linears[0].weight[:, :3].T  # (B, S, C1)
-            return rows - shift[:, :, None]
+class MultiScaleAbstraction(nn.Module):
+    """Set abstraction at several radii around the same centres (multi-scale grouping, sec. 3.3).
+
+    Args:
+        in_channels: C, features of a point besides x y z.
+        num_centres: S, centres that furthest point sampling chooses, beginning with point 0.
+        radii: of the ball of each scale.
+        num_neighbours: G of each scale.
+        mlps: output channels of each layer, one list a scale.
+        features_first: whether the features come before the offset, as in the published multi-scale model.
+
+    Raises ``ValueError`` where a scale lacks a radius, a number or an MLP.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_centres: int,
+        radii: Sequence[float],
+        num_neighbours: Sequence[int],
+        mlps: Sequence[Sequence[int]],
+        *,
+        features_first: bool = True,
+    ):
+        super().__init__()
+        if not len(radii) == len(num_neighbours) == len(mlps) > 0:
+            raise ValueError(
+                f"every scale needs a radius, a number of neighbours and an MLP; there are {len(radii)} radii, "
+                f"{len(num_neighbours)} numbers and {len(mlps)} MLPs"
+            )
+        self.num_centres, self.features_first = num_centres, features_first
+        self.balls = list(zip(radii, num_neighbours, strict=True))
+        self.mlps = nn.ModuleList(SharedMLP([3 + in_channels, *mlp]) for mlp in mlps)
+        self.out_channels = sum(mlp[-1] for mlp in mlps)
+
+    def forward(
+        self,
+        points: Tensor,  # (B, N, 3)
+        features: Tensor | None,  # (B, N, C)
+    ) -> tuple[Tensor, Tensor]:
+        """Centres (B, S, 3) and their features (B, S, C'), the scales one after another."""
+        centres = sample_centres(points, self.num_centres)  # (B, S, 3)
+        scales = []
+        for (radius, size), mlp in zip(self.balls, self.mlps, strict=True):
+            idx, _ = ball_query(points, centres, radius, size)  # (B, S, G)
+            scales.append(describe_balls(mlp, points, features, centres, idx, self.features_first))
+        return centres, torch.cat(scales, dim=-1)
+
+
+def sample_centres(points: Tensor, num_centres: int) -> Tensor:
+    """Furthest point sampling of (B, N, 3) from point 0 -> (B, S, 3)."""
+    return gather_rows(points, furthest_point_sample(points, num_centres))
+
+
+def describe_balls(
+    mlp: SharedMLP,
+    points: Tensor,  # (B, N, 3)
+    features: Tensor | None,  # (B, N, C)
+    centres: Tensor,  # (B, S, 3)
+    idx: Tensor,  # (B, S, G)
+    features_first: bool,
+) -> Tensor:
+    """The maximum over each ball of what the MLP makes of its neighbours. -> (B, S, C')"""
+    rows = _first_layer(mlp, points, features, centres, idx, features_first)  # (B, S, G, C1)
+    batch, num_centres, size, _ = rows.shape
+    rows = mlp.rest(rows.flatten(0, 2)).view(batch, num_centres, size, -1)
+    return rows.max(dim=2).values
+
+
+def _first_layer(
+    mlp: SharedMLP, points: Tensor, features: Tensor | None, centres: Tensor, idx: Tensor, features_first: bool
+) -> Tensor:
+    """The first linear layer of all neighbours, (B, S, G, C1).
+
+    Never in half precision: the two terms are as large as the coordinates, and their difference as the radius.
+    """
+    with torch.autocast(points.device.type, enabled=False):
+        parts = [points] if features is None else [points, features.to(points.dtype)]
+        rows = torch.cat(parts[::-1] if features_first else parts, dim=-1)  # (B, N, 3 + C)
+        rows = group_points(mlp.first(rows), idx)
+        weight = mlp.linears[0].weight
+        of_xyz = weight[:, -3:] if features_first else weight[:, :3]
+        shift = centres @ of_xyz.T  # (B, S, C1)
+        return rows - shift[:, :, None]
 
 
 class GlobalAbstraction(nn.Module):

@@ -22,7 +22,7 @@ NAMES = sorted(
     str(path.relative_to(ROOT / "cfgs").with_suffix(""))
     for folder in ("kitti_models", "synthetic_models")
     for path in (ROOT / "cfgs" / folder).glob("*.yaml")
-    if "overfit" not in path.stem and "pointnet2" not in path.stem
+    if "overfit" not in path.stem and "pointnet" not in path.stem
 )
 # Horizontal size of a voxel in the YAML -> the one here and the range; both with 128 x 128 cells.
 GRIDS = {

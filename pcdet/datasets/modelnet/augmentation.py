@@ -17,6 +17,7 @@ class CloudAugmentation(TypedDict, total=False):
     PERTURB_SIGMA: float  # radians; small turns about all three axes
     PERTURB_CLIP: float
     SCALE: list[float]  # [low, high], one factor a cloud
+    SCALE_PER_AXIS: bool  # three factors instead; normals are then turned as the surface is
     SHIFT: float  # a cloud moves by up to this along each axis
     JITTER_SIGMA: float  # noise of each coordinate
     JITTER_CLIP: float
@@ -32,6 +33,7 @@ class CloudAugmentor:
         self.rotation = _pair(settings.get("ROTATION", (0.0, 0.0)), "ROTATION")
         self.perturb = _sigma_and_clip(settings, "PERTURB")
         self.scale = _pair(settings.get("SCALE", (1.0, 1.0)), "SCALE")
+        self.scale_axes = 3 if settings.get("SCALE_PER_AXIS", False) else 1
         self.shift = float(settings.get("SHIFT", 0.0))
         self.jitter = _sigma_and_clip(settings, "JITTER")
         self.dropout = float(settings.get("DROPOUT", 0.0))
@@ -47,13 +49,16 @@ class CloudAugmentor:
         vectors: slice | None,  # columns that hold directions (normals) and turn with the cloud
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """An augmented copy. Directions are turned but neither scaled nor moved."""
+        """An augmented copy. Directions are turned and stay unit vectors; they are not moved."""
         cloud = cloud.copy()
         turn = self._draw_turn(rng)
         cloud[:, :3] = cloud[:, :3] @ turn
         if vectors is not None:
             cloud[:, vectors] = cloud[:, vectors] @ turn
-        cloud[:, :3] *= rng.uniform(*self.scale)
+        scale = rng.uniform(*self.scale, size=self.scale_axes)
+        cloud[:, :3] *= scale
+        if vectors is not None and self.scale_axes == 3:
+            cloud[:, vectors] = _rescaled_normals(cloud[:, vectors], scale)
         cloud[:, :3] += rng.uniform(-self.shift, self.shift, size=3)
         sigma, clip = self.jitter
         if sigma > 0:
@@ -71,6 +76,12 @@ class CloudAugmentor:
             x, y, z = (rotation_matrix(axis, angle) for axis, angle in enumerate(angles))
             turn = turn @ (z @ y @ x)
         return turn.astype(np.float32)
+
+
+def _rescaled_normals(normals: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Unit normals (N, 3) of a surface after its axes were scaled by (3,): they are covectors."""
+    normals = normals / scale
+    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
 
 
 def rotation_matrix(axis: int, angle: float) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypedDict
 from torch import Tensor, nn
 
 from pcdet.layers.set_abstraction import GlobalAbstraction, SetAbstraction
+from pcdet.models.backbones_3d.multi_scale_levels import split_columns
 from pcdet.models.registry import BACKBONES_3D
 from pcdet.structures.dataset_info import DatasetInfo
 
@@ -30,15 +31,29 @@ class PointNet2SSG(nn.Module):
 
     Point features beyond x y z (normals, intensity) enter the first level as they come from the data set.
     Raises ``ValueError`` when SA_CONFIG's lists do not fit together.
+
+    Options:
+        sa_config: the levels.
+        features_first: whether features come before the offset in the first layer of every ball; the published
+            single-scale model has the offset first.
     """
 
-    def __init__(self, info: DatasetInfo, channels: dict[str, int], *, sa_config: SingleScaleConfig):
+    def __init__(
+        self,
+        info: DatasetInfo,
+        channels: dict[str, int],
+        *,
+        sa_config: SingleScaleConfig,
+        features_first: bool = False,
+    ):
         super().__init__()
+        self.features_first = features_first
         levels = _levels(sa_config)
         width = info.num_point_features - 3
         self.sa_modules = nn.ModuleList()
         for num_centres, radius, num_neighbours, mlp in levels:
-            self.sa_modules.append(SetAbstraction(width, num_centres, radius, num_neighbours, mlp))
+            level = SetAbstraction(width, num_centres, radius, num_neighbours, mlp, features_first=features_first)
+            self.sa_modules.append(level)
             width = mlp[-1]
         self.global_module = GlobalAbstraction(width, sa_config["MLPS"][-1])
         self.out_channels = {"global_features": self.global_module.out_channels}
@@ -47,9 +62,7 @@ class PointNet2SSG(nn.Module):
         self,
         point_clouds: Tensor,  # (B, N, 3 + C)
     ) -> GlobalFeatures:
-        points, features = point_clouds[..., :3].contiguous(), None
-        if point_clouds.shape[-1] > 3:
-            features = point_clouds[..., 3:]
+        points, features = split_columns(point_clouds)
         for level in self.sa_modules:
             points, features = level(points, features)  # (B, S, 3), (B, S, C)
         return GlobalFeatures(self.global_module(points, features))

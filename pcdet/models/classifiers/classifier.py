@@ -34,11 +34,15 @@ class Classifier(nn.Module):
 
     def forward(self, batch: Batch) -> TrainOutput | ClassScores:
         """Losses and accuracy in training, logits (B, K) in evaluation."""
-        preds = wiring.run(self, self.steps, batch).results["cls_head"]
+        run = wiring.run(self, self.steps, batch)
+        preds = run.results["cls_head"]
         if not self.training:
             return ClassScores(preds.logits)
         labels = batch["class_labels"]
-        return TrainOutput(self.cls_head.loss(preds, labels), {"accuracy": accuracy(preds.logits, labels)})
+        losses = self.cls_head.loss(preds, labels)
+        if "regularisation" in run.values:  # a term that a backbone asks for
+            losses["loss_regularisation"] = run.values["regularisation"]
+        return TrainOutput(losses, {"accuracy": accuracy(preds.logits, labels)})
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -85,3 +85,15 @@ def test_the_unit_sphere_by_hand():
     cloud = np.array([[1.0, 0, 0, 7], [3.0, 0, 0, 8]], dtype=np.float32)
     assert to_unit_sphere(cloud).tolist() == [[-1, 0, 0, 7], [1, 0, 0, 8]]
     assert to_unit_sphere(np.ones((4, 3), dtype=np.float32)).tolist() == [[0, 0, 0]] * 4
+
+
+def test_three_scales_turn_normals_as_the_surface(cloud):
+    """The plane x + y = 1, stretched: its normal stays perpendicular to it and of length 1."""
+    s = np.linspace(0, 1, 50, dtype=np.float32)
+    plane = np.stack([s, 1 - s, s**2], axis=1)
+    normal = np.tile(np.float32([0.5**0.5, 0.5**0.5, 0]), (50, 1))
+    out = augment({"SCALE": [0.5, 2.0], "SCALE_PER_AXIS": True}, np.concatenate([plane, normal], axis=1), seed=3)
+    factors = out[-1, :3] / np.float32([1, 1e-9, 1])
+    assert abs(out[-1, 0] - out[-1, 2]) > 1e-3 and factors[0] != factors[2]
+    assert (out[1:, :3] - out[:1, :3]) @ out[0, 3:] == pytest.approx(np.zeros(49), abs=1e-5)
+    assert np.linalg.norm(out[:, 3:], axis=1) == pytest.approx(1, abs=1e-5)
