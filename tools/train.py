@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _common import (
-    add_common_options,
     on_terminal,
     output_folder,
-    parse_options,
     read_config,
     recall_options,
     run,
@@ -18,61 +16,26 @@ from _common import (
     start,
     stop,
 )
+from _train_options import overrides, parse
 
 if TYPE_CHECKING:
     from pcdet.config import Config
     from pcdet.train_utils.engine import Trainer
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """OpenPCDet's options and a few of ours (--device, --seed, --no_resume, --accumulation_steps, --print_config)."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_common_options(parser)
-    add = parser.add_argument
-    add("--epochs", type=int, help="epochs to train (default: OPTIMIZATION.NUM_EPOCHS)")
-    add("--accumulation_steps", type=int, help="micro-batches to a step (default: OPTIMIZATION.ACCUMULATION_STEPS)")
-    add("--use_amp", action="store_true", help="mixed precision: float16 on a GPU, bfloat16 on a CPU")
-    add("--sync_bn", action="store_true", help="BatchNorm over all GPUs")
-    add("--seed", type=int, default=0, help="equal seeds give equal runs")
-    add("--fix_random_seed", action="store_true", help="seed 666 and deterministic cuDNN")
-    add("--no_resume", action="store_true", help="begin anew; checkpoints of an earlier run are renamed, not deleted")
-    add("--ckpt_save_interval", type=int, default=1, help="epochs from one checkpoint to the next")
-    add("--max_ckpt_save_num", type=int, default=30, help="checkpoints kept; the oldest are deleted")
-    add("--ckpt_save_time_interval", type=float, default=300, help="seconds from one latest_model.pth to the next")
-    add("--logger_iter_interval", type=int, default=50, help="steps from one log line to the next")
-    add("--use_tqdm_to_record", action="store_true", help="a bar instead of log lines (always so on a terminal)")
-    add("--num_epochs_to_eval", type=int, default=0, help="evaluate the checkpoints of the last N epochs; 0: the last")
-    add("--start_epoch", type=int, help="evaluate checkpoints from this epoch on (default: by --num_epochs_to_eval)")
-    accepted = "accepted for OpenPCDet's command lines; "
-    add("--merge_all_iters_to_one_epoch", action="store_true", help=accepted + "workers always live through all epochs")
-    add("--max_waiting_mins", type=int, default=0, help=accepted + "all checkpoints exist when evaluation begins")
-    add("--wo_gpu_stat", action="store_true", help=accepted + "gpustat is never called")
-    return parse_options(parser, arguments)
-
-
-def overrides(given: argparse.Namespace) -> list[str]:
-    """Options that are values of the configuration, as ``--set`` would give them."""
-    out = []
-    if given.epochs is not None:
-        out += ["OPTIMIZATION.NUM_EPOCHS", str(given.epochs)]
-    if given.accumulation_steps is not None:
-        out += ["OPTIMIZATION.ACCUMULATION_STEPS", str(given.accumulation_steps)]
-    if given.use_amp:
-        out += ["OPTIMIZATION.USE_AMP", "True"]
-    return out
+    from pcdet.train_utils.evaluate import Evaluator
+    from pcdet.train_utils.validation import Monitor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, build, train, evaluate."""
-    given = parse(arguments)
-    config = read_config(given, overrides(given))
+    given = parse(__doc__, arguments)
+    config = read_config(given, overrides(given), accumulates=True)
     if config is None:
         return 0
     device = start(given)
     folder = output_folder(given, config)
     logger = open_log(given, config, folder)
     found = find_checkpoint(given, folder)
-    finished = found is not None and is_finished(found[1], config, logger)
+    finished = found is not None and is_finished(found[1], given, config, logger)
     if finished and not files_to_evaluate(given, config, folder, again=False):
         return 0
     trainer, test_set = build(given, config, folder, device, found)
@@ -80,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.info("Its evaluation was not: that is done now")
     else:
         logger.info("Start training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
-        trainer.fit()
+        if not trainer.fit():
+            stop()
+            return 0
         logger.info("End training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
     files = files_to_evaluate(given, config, folder, again=not finished)
     evaluate_checkpoints(files, given, config, folder, trainer, test_set)
@@ -109,35 +74,40 @@ def open_log(given: argparse.Namespace, config: "Config", folder: Path) -> Any:
 def find_checkpoint(given: argparse.Namespace, folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """The checkpoint to continue from: --ckpt, else the newest of the output folder unless --no_resume."""
     from pcdet.train_utils.checkpoint import find_newest, load_checkpoint, set_aside
+    from pcdet.train_utils.launch import is_restart
     from pcdet.utils import distributed as ranks
     from pcdet.utils.logging import get_logger
 
-    if given.no_resume:
+    restarted = is_restart()  # by torchrun: what this run has done by now is to be kept
+    if given.no_resume and not restarted:
         for part in (folder / "ckpt", folder / "tensorboard", eval_folder(folder)) if ranks.is_main() else ():
             if moved := set_aside(part):
                 get_logger().info("Beginning anew: %s of the earlier run is now %s", part.name, moved.name)
         ranks.barrier()
-    if given.ckpt is not None:
-        return given.ckpt, load_checkpoint(given.ckpt)
-    found = find_newest(folder / "ckpt")
+    found = find_newest(folder / "ckpt") if given.ckpt is None or restarted else None
     ranks.barrier()
+    if found is None and given.ckpt is not None:
+        return given.ckpt, load_checkpoint(given.ckpt)
     return found
 
 
-def is_finished(checkpoint: dict[str, Any], config: "Config", logger: Any) -> bool:
-    """Was the last epoch trained before? Says so, and how to go on."""
+def is_finished(checkpoint: dict[str, Any], given: argparse.Namespace, config: "Config", logger: Any) -> bool:
+    """Was the last epoch trained before, or the run stopped early? Says so, and how to go on."""
     from pcdet.train_utils.resume import config_changes
     from pcdet.train_utils.settings import Optimization
+    from pcdet.train_utils.validation import stopped_early
 
-    epochs = Optimization.from_settings(config.settings.OPTIMIZATION).num_epochs
-    if checkpoint.get("epoch", 0) < epochs:
+    epochs, done = Optimization.from_settings(config.settings.OPTIMIZATION).num_epochs, checkpoint.get("epoch", 0)
+    early = stopped_early(checkpoint.get("best", {}), given.best_metric, given.early_stop)
+    if done < epochs and not early:
         return False
     changes = config_changes(checkpoint.get("config", ""), config.dump())
     if changes:
         logger.warning("The configuration changed since then:\n%s", "\n".join(changes))
+    longer = "without --early_stop" if early and done < epochs else "with --epochs"
     logger.info(
-        "Finished already (%d/%d epochs). Train longer with --epochs, anew with --no_resume, or beside it with "
-        "another --extra_tag; evaluate with tools/test.py", checkpoint["epoch"], epochs,
+        "Finished already (%d/%d epochs). Train longer %s, anew with --fresh, or beside it with another --extra_tag; "
+        "evaluate with tools/test.py", done, epochs, longer,
     )  # fmt: skip
     return True
 
@@ -152,16 +122,21 @@ def build(
     from pcdet.datasets import build_dataset
     from pcdet.models.build import build_model
     from pcdet.train_utils.checkpoint import load_checkpoint
+    from pcdet.train_utils.determinism import be_deterministic
     from pcdet.train_utils.engine import Trainer
-    from pcdet.train_utils.launch import be_deterministic, seed_everything
+    from pcdet.train_utils.global_batch import require_global_batch
+    from pcdet.train_utils.launch import seed_everything
     from pcdet.train_utils.settings import Optimization
     from pcdet.train_utils.weights import load_pretrained
+    from pcdet.utils import distributed as ranks
 
     settings = config.settings
-    seed = 666 if given.fix_random_seed else given.seed
+    optimization = Optimization.from_settings(settings.OPTIMIZATION)
+    require_global_batch(given.batch_size, optimization, ranks.world_size())
+    seed = given.seed if given.fix_random_seed is None else given.fix_random_seed
     if found:
         seed = int(found[1].get("seed", seed))
-    if given.fix_random_seed:
+    if given.fix_random_seed is not None:
         be_deterministic()
     training_set = build_dataset(settings.DATA_CONFIG, settings.CLASS_NAMES, training=True, seed=seed)
     test_set = build_dataset(settings.DATA_CONFIG, settings.CLASS_NAMES, training=False, seed=seed)
@@ -170,8 +145,8 @@ def build(
     if given.pretrained_model and not found:
         file = given.pretrained_model
         load_pretrained(model, load_checkpoint(file), file, partial=given.partial)
-    optimization = Optimization.from_settings(settings.OPTIMIZATION)
     trainer = Trainer(model, training_set, optimization, run_options(given, config, folder, device, seed))
+    trainer.monitor = build_monitor(given, config, folder, trainer, test_set)
     if found:
         trainer.resume(found[1], found[0])
     return trainer, test_set
@@ -189,7 +164,10 @@ def run_options(given: argparse.Namespace, config: "Config", folder: Path, devic
         sync_bn=given.sync_bn,
         checkpoint_epochs=given.ckpt_save_interval,
         max_checkpoints=given.max_ckpt_save_num,
+        checkpoint_steps=given.ckpt_save_steps,
         latest_seconds=given.ckpt_save_time_interval,
+        nan_policy=given.nan_policy,
+        nan_limit=given.nan_limit,
         log_interval=given.logger_iter_interval,
         bar=given.use_tqdm_to_record or on_terminal(),
         config_text=config.dump(),
@@ -205,21 +183,20 @@ def files_to_evaluate(given: argparse.Namespace, config: "Config", folder: Path,
     """The checkpoints of the last epochs; those evaluated before are left out unless ``again``."""
     from pcdet.train_utils.checkpoint import epoch_files, epoch_of
     from pcdet.train_utils.evaluate import evaluated_epochs
-    from pcdet.train_utils.settings import Optimization
 
-    epochs = Optimization.from_settings(config.settings.OPTIMIZATION).num_epochs
-    first = max(epochs - given.num_epochs_to_eval, 0) if given.start_epoch is None else given.start_epoch
+    files = epoch_files(folder / "ckpt")
+    first = given.start_epoch
+    if first is None:
+        first = max((int(epoch_of(f)) for f in files), default=0) - given.num_epochs_to_eval
     done = set() if again else evaluated_epochs(eval_folder(folder), split_name(config.settings))
-    return [f for f in epoch_files(folder / "ckpt") if int(epoch_of(f)) >= first and epoch_of(f) not in done]
+    return [f for f in files if int(epoch_of(f)) >= first and epoch_of(f) not in done]
 
 
-def evaluate_checkpoints(
-    files: list[Path], given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
-) -> None:
-    """Evaluate the checkpoints one by one."""
-    from pcdet.train_utils.evaluate import Evaluator, evaluate_files
+def build_evaluator(given: argparse.Namespace, config: "Config", trainer: "Trainer", test_set: Any) -> "Evaluator":
+    """What evaluates the model, while it trains or afterwards."""
+    from pcdet.train_utils.evaluate import Evaluator
 
-    evaluator = Evaluator(
+    return Evaluator(
         trainer.model,
         test_set,
         trainer.device,
@@ -229,7 +206,41 @@ def evaluate_checkpoints(
         bar=on_terminal(),
         options=recall_options(config.settings),
     )
-    evaluate_files(evaluator, files, eval_folder(folder), split_name(config.settings))
+
+
+def build_monitor(
+    given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
+) -> "Monitor | None":
+    """What is evaluated while the model trains, if any option asks for it."""
+    from pcdet.train_utils.validation import Monitor
+
+    by_loss = (given.best_metric or "").startswith("val/")
+    if given.eval_interval is None and not given.val_loss and given.best_metric is None:
+        return None
+    return Monitor(
+        build_evaluator(given, config, trainer, test_set),
+        eval_folder(folder),
+        interval=1 if given.eval_interval is None else given.eval_interval,
+        metric=given.best_metric,
+        patience=given.early_stop,
+        with_metrics=given.eval_interval is not None or (given.best_metric is not None and not by_loss),
+        with_loss=given.val_loss or by_loss,
+        seed=trainer.options.seed,
+        split=split_name(config.settings),
+    )
+
+
+def evaluate_checkpoints(
+    files: list[Path], given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
+) -> None:
+    """Evaluate the checkpoints one by one, but for those whose epochs were evaluated while the model trained."""
+    from pcdet.train_utils.checkpoint import epoch_of
+    from pcdet.train_utils.evaluate import evaluate_files
+
+    evaluator = build_evaluator(given, config, trainer, test_set)
+    done = trainer.monitor.evaluated if trainer.monitor is not None else set()
+    remaining = [f for f in files if epoch_of(f) not in done]
+    evaluate_files(evaluator, remaining, eval_folder(folder), split_name(config.settings))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pcdet.structures.batch import Batch
 from pcdet.structures.detections import TrainOutput
 from pcdet.train_utils.batches import BatchPlan, training_loader
 from pcdet.train_utils.checkpoint import VERSION, CheckpointKeeper
+from pcdet.train_utils.determinism import naming_operators
 from pcdet.train_utils.ema import WeightAverage
 from pcdet.train_utils.global_batch import describe_batch, with_scaled_rate
 from pcdet.train_utils.launch import distribute, seed_everything, synchronize_norms
@@ -123,7 +124,7 @@ class Trainer:
 
         Returns whether the run is over: not if SIGTERM or SIGUSR1 ended it after a step, with a checkpoint of that.
         """
-        if self.place.epoch >= self.settings.num_epochs:
+        if self.place.epoch >= self.settings.num_epochs or (self.monitor is not None and self.monitor.is_exhausted()):
             get_logger().info(
                 "Finished already (%d/%d epochs): nothing is left to train", self.place.epoch, self.settings.num_epochs
             )
@@ -133,7 +134,7 @@ class Trainer:
             self.keeper.remove_leftovers()
             check_shared_memory(self.dataset, self.plan.batch_size, self.options.workers)
         train_mode(self.model, self.settings.freeze_bn)
-        with self.signals:
+        with self.signals, naming_operators():
             over = self._train(on_device(self._loader(), self.device), self._progress())
         self.tracker.close()
         ranks.barrier()
@@ -288,8 +289,13 @@ class Trainer:
         """Ask the monitor, which sees the averaged weights where there are some."""
         if self.monitor is None:
             return False
-        with self.average.in_place_of(self.model) if self.average is not None else contextlib.nullcontext():
-            verdict = self.monitor.after_epoch(self.place.epoch, is_last)
+        try:
+            with self.average.in_place_of(self.model) if self.average is not None else contextlib.nullcontext():
+                verdict = self.monitor.after_epoch(self.place.epoch, is_last)
+        except ValueError:  # such as a metric that does not exist: the epoch need not be trained again for that
+            if ranks.is_main():
+                self.keeper.save_latest(self.state())
+            raise
         self.tracker.values(verdict.metrics, self._steps())
         if verdict.improved and ranks.is_main():
             self.keeper.save_best(self.state())

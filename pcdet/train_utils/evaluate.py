@@ -102,10 +102,15 @@ def evaluate_files(evaluate: Evaluator, files: Sequence[Path], folder: Path, spl
             continue
         for tag, value in evaluation.report.metrics.items():
             writer.add_scalar(tag, value, int(epoch) if epoch.isdigit() else 0)
-        with open(folder / f"eval_list_{split}.txt", "a", encoding="utf-8") as done:
-            done.write(f"{epoch}\n")
+        note_evaluated(folder, split, epoch)
     if writer is not None:
         writer.close()
+
+
+def note_evaluated(folder: Path, split: str, epoch: str) -> None:
+    """Add an epoch to ``eval_list_<split>.txt``."""
+    with open(folder / f"eval_list_{split}.txt", "a", encoding="utf-8") as done:
+        done.write(f"{epoch}\n")
 
 
 def evaluated_epochs(folder: Path, split: str) -> set[str]:

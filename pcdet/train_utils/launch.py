@@ -171,12 +171,6 @@ def seed_everything(seed: int, *stream: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, *stream]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
-def be_deterministic() -> None:
-    """Make cuDNN choose the same algorithms every time."""
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
-
-
 def synchronize_norms(model: nn.Module) -> nn.Module:
     """Every batch norm of ``model`` with the statistics of all ranks. A single process changes nothing and says so."""
     if ranks.world_size() == 1:

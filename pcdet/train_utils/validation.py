@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from pcdet.structures.batch import to_device
 from pcdet.train_utils.batches import evaluation_loader
-from pcdet.train_utils.evaluate import Evaluator
+from pcdet.train_utils.evaluate import Evaluator, note_evaluated
 from pcdet.train_utils.launch import seed_everything
 from pcdet.train_utils.modes import keeping_modes, lossy_evaluation
 from pcdet.utils import distributed as ranks
@@ -71,6 +71,8 @@ class Verdict(NamedTuple):
 class Monitor:
     """Evaluates every ``interval`` epochs and after the last one, and remembers the best value of ``metric``.
 
+    What is found goes to ``folder/epoch_N/split``, as that of :func:`~pcdet.train_utils.evaluate.evaluate_files`.
+
     ``metric`` is a name of the report, such as ``Car_3d/moderate_R40``, or ``val/loss``. One whose name speaks of a
     loss, an error or a distance is better when it is lower, any other when it is higher. With ``patience`` the run
     stops after so many evaluations in a row without a better value.
@@ -84,6 +86,8 @@ class Monitor:
     with_metrics: bool = True
     with_loss: bool = False
     seed: int = 0
+    split: str = "test"
+    evaluated: set[str] = field(default_factory=set)  # epochs whose metrics this process has computed
 
     def __post_init__(self):
         if self.interval < 1 or (self.patience is not None and self.patience < 1):
@@ -95,8 +99,6 @@ class Monitor:
         if not is_last and epoch % self.interval:
             return Verdict({})
         metrics = self._measure(epoch)
-        listed = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        get_logger().info("Evaluation after epoch %d: %s", epoch, listed)
         if self.metric is None:
             return Verdict(metrics)
         if self.metric not in metrics:
@@ -107,10 +109,18 @@ class Monitor:
         metrics: dict[str, float] = {}
         e = self.evaluator
         if self.with_metrics:
-            metrics |= e(self.folder / f"epoch_{epoch}").report.metrics
+            report = e(self.folder / f"epoch_{epoch}" / self.split).report
+            get_logger().info("*************** Performance of EPOCH %d *****************\n%s", epoch, report.text)
+            if ranks.is_main():
+                note_evaluated(self.folder, self.split, str(epoch))
+            self.evaluated.add(str(epoch))
+            metrics |= report.metrics
         if self.with_loss:
             loader = evaluation_loader(e.dataset, e.batch_size, e.workers, e.device)
-            metrics |= validation_loss(e.model, loader, e.device, self.seed)
+            terms = validation_loss(e.model, loader, e.device, self.seed)
+            listed = ", ".join(f"{name} {value:.4g}" for name, value in terms.items())
+            get_logger().info("Validation after epoch %d: %s", epoch, listed)
+            metrics |= terms
         return metrics
 
     def _judge(self, epoch: int, metrics: Mapping[str, float]) -> Verdict:
@@ -132,7 +142,7 @@ class Monitor:
 
     def is_exhausted(self) -> bool:
         """Has patience run out?"""
-        return self.patience is not None and self.best.without_gain >= self.patience
+        return stopped_early(self.state_dict(), self.metric, self.patience)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -142,3 +152,8 @@ class Monitor:
         """Continue with a saved best value, if it is one of the same metric."""
         if saved.get("metric") == self.metric:
             self.best = Best(saved["value"], saved["epoch"], saved["without_gain"])
+
+
+def stopped_early(best: Mapping[str, Any], metric: str | None, patience: int | None) -> bool:
+    """Has a run whose checkpoint holds ``best`` ended because ``metric`` did not improve?"""
+    return patience is not None and best.get("metric") == metric and best.get("without_gain", 0) >= patience
