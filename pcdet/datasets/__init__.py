@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.utils.logging import get_logger
 from pcdet.utils.registry import Registry, construct, nearest
 
@@ -17,6 +18,9 @@ _HOMES = {
     "KittiDataset": "pcdet.datasets.kitti.kitti_dataset",
     "ModelNetDataset": "pcdet.datasets.modelnet.modelnet_dataset",
     "ObjectCropsDataset": "pcdet.datasets.modelnet.object_crops",
+    "S3DISDataset": "pcdet.datasets.s3dis.s3dis_dataset",
+    "ScanNetDataset": "pcdet.datasets.scannet.scannet_dataset",
+    "ShapeNetPartDataset": "pcdet.datasets.shapenetpart.shapenetpart_dataset",
 }
 
 
@@ -33,21 +37,36 @@ def build_dataset(
     ``root`` replaces DATA_PATH. Raises ``KeyError`` for an unknown DATASET and ``ValueError`` for an option that it
     does not take.
     """
-    name = str(data_settings["DATASET"])
-    if name not in _HOMES and name not in DATASETS:
-        raise KeyError(f"No dataset is called '{name}'.{nearest(name, {*_HOMES, *DATASETS})}")
-    if name not in DATASETS:
-        importlib.import_module(_HOMES[name])
+    cls = _class_of(data_settings)
     settings = dict(data_settings)
     if root is not None:
         settings["DATA_PATH"] = str(root)
     context = {"class_names": list(class_names), "training": training, "seed": seed, "logger": get_logger()}
     for key in context:
         if key.upper() in settings:
-            raise ValueError(f"DATA_CONFIG: {name} takes no option {key.upper()}, the command decides it")
-    cls = DATASETS[name]
+            raise ValueError(f"DATA_CONFIG: {cls.__name__} takes no option {key.upper()}, the command decides it")
     make = functools.partial(cls, **context)
     # What `construct` asks of a class.
     make.__name__ = cls.__name__
     make.ignored_keys = getattr(cls, "ignored_keys", ())
     return construct(make, settings, where="DATA_CONFIG")
+
+
+def describe_clouds(data_settings: Mapping[str, Any], class_names: Sequence[str]) -> DatasetInfo:
+    """What a model of whole clouds is told by the data set of a DATA_CONFIG, without its files.
+
+    Raises ``KeyError`` for an unknown DATASET and ``ValueError`` for one of scenes, which is described by its range.
+    """
+    cls = _class_of(data_settings)
+    if not hasattr(cls, "describe") or "POINT_CLOUD_RANGE" in data_settings:
+        raise ValueError(f"{cls.__name__} is a data set of scenes, not of whole clouds")
+    return cls.describe(class_names, dict(data_settings))
+
+
+def _class_of(data_settings: Mapping[str, Any]) -> type:
+    name = str(data_settings["DATASET"])
+    if name not in _HOMES and name not in DATASETS:
+        raise KeyError(f"No dataset is called '{name}'.{nearest(name, {*_HOMES, *DATASETS})}")
+    if name not in DATASETS:
+        importlib.import_module(_HOMES[name])
+    return DATASETS[name]

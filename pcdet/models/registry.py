@@ -12,6 +12,7 @@ DENSE_HEADS = Registry("DENSE_HEAD")
 POINT_HEADS = Registry("POINT_HEAD")
 ROI_HEADS = Registry("ROI_HEAD")
 CLS_HEADS = Registry("CLS_HEAD")
+SEG_HEADS = Registry("SEG_HEAD")
 
 # The YAML's block, the model's attribute (and so the prefix of its parameters), the registry. They are built in this
 # order, which is the order of the parameters in OpenPCDet; a detector may run them in another.
@@ -25,4 +26,5 @@ SLOTS = {
     "POINT_HEAD": ("point_head", POINT_HEADS),
     "ROI_HEAD": ("roi_head", ROI_HEADS),
     "CLS_HEAD": ("cls_head", CLS_HEADS),
+    "SEG_HEAD": ("seg_head", SEG_HEADS),
 }

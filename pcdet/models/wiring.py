@@ -20,7 +20,7 @@ def batch_keys(info: DatasetInfo) -> tuple[str, ...]:
     """The keys that a batch of such data starts with (``pcdet/structures/batch.py`` explains them)."""
     keys = ("batch_size", "frame_id", "index")
     if info.point_cloud_range is None:
-        return (*keys, "point_clouds", "class_labels")
+        return (*keys, "point_clouds", *(("categories",) if info.category_names else ()))
     keys += ("points", "gt_boxes", "calib", "image_shape")
     if info.max_points_per_voxel is None:
         return keys

@@ -15,8 +15,10 @@ voxel_num_points   (V,)        int32, points in each voxel, at least 1
 gt_boxes           (B, M, 8)   float32; x y z dx dy dz heading label (1-based), padded with zero rows
 calib              list        (B,) :class:`pcdet.structures.calibration.Calibration` or None
 image_shape        (B, 2)      int32; height, width
-point_clouds       (B, N, C)   float32, equally long clouds of a classification task
+point_clouds       (B, N, C)   float32, equally long clouds of a classification or segmentation task
 class_labels       (B,)        int64, 0-based classes of a classification task
+point_labels       (B, N)      int64, 0-based classes of a segmentation task; -1 where there is none
+categories         (B,)        int64, 0-based categories of objects whose parts are told apart
 ================== =========== ============================================================================
 """
 

@@ -47,3 +47,9 @@ class ClassScores(NamedTuple):
     """What a classifier returns in evaluation mode."""
 
     logits: Tensor  # (B, K)
+
+
+class PointScores(NamedTuple):
+    """What a segmenter returns in evaluation mode."""
+
+    logits: Tensor  # (B, N, K)

@@ -1,7 +1,6 @@
 """Files that are written whole or not at all, and pickles that can hold nothing but data."""
 
 import contextlib
-import io
 import json
 import os
 import pickle
@@ -93,9 +92,22 @@ def read_pickle(path: str | Path) -> Any:
     Raises ``FileNotFoundError`` if it is absent and ``ValueError``, with the file's name, if it is damaged or names
     any other class (a pickle can otherwise run code when it is read).
     """
-    path = Path(path)
-    data = path.read_bytes()
+    with open(path, "rb") as file, _naming(path):
+        return _DataUnpickler(file).load()
+
+
+def read_pickles(path: str | Path) -> list[Any]:
+    """As :func:`read_pickle` for all that was pickled into a file one after another, by Python 2 too."""
+    out = []
+    with open(path, "rb") as file, _naming(path):
+        while file.peek(1):
+            out.append(_DataUnpickler(file, encoding="latin1").load())
+    return out
+
+
+@contextlib.contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
     try:
-        return _DataUnpickler(io.BytesIO(data)).load()
+        yield
     except (pickle.UnpicklingError, EOFError, IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read as data: {error}") from error

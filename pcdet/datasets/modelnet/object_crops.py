@@ -18,21 +18,24 @@ Other keys are ignored. ``numpy.savez(path, points=..., offsets=..., ...)`` writ
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from pcdet.datasets import DATASETS
 from pcdet.datasets.dataset import ROOT
-from pcdet.datasets.modelnet.augmentation import CloudAugmentation
-from pcdet.datasets.modelnet.cloud_dataset import CloudDataset, to_unit_sphere
+from pcdet.datasets.whole_clouds.augmentation import CloudAugmentation
+from pcdet.datasets.whole_clouds.classified import ClassifiedClouds
+from pcdet.datasets.whole_clouds.cloud_dataset import to_unit_sphere
+from pcdet.datasets.whole_clouds.selection import EvalSplit, choose_points, part_of_training, source_split
+from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.utils.registry import nearest
 
 _KEYS = ("points", "offsets", "label", "classes", "is_train")
 
 
 @DATASETS.register
-class ObjectCropsDataset(CloudDataset):
+class ObjectCropsDataset(ClassifiedClouds):
     """Objects cut out of LiDAR scans, resampled to equally many points.
 
     In training NUM_POINTS points are drawn at random, without repetition where there are enough; in evaluation they
@@ -45,6 +48,8 @@ class ObjectCropsDataset(CloudDataset):
         normalize: ``unit_sphere`` makes all clouds equally large; ``metres`` centres them and divides by ``scale``,
             so that their size can be learned.
         scale: metres that become 1 with ``normalize: metres``.
+        hold_out: share of every class of the training set that is not trained on, to choose an epoch by.
+        eval_split: what is evaluated: ``test``, ``val`` (what is held out) or ``train``.
         augmentation: what is done in training.
 
     Raises:
@@ -65,6 +70,8 @@ class ObjectCropsDataset(CloudDataset):
         features: int = 0,
         normalize: Literal["unit_sphere", "metres"] = "metres",
         scale: float = 2.0,
+        hold_out: float = 0.0,
+        eval_split: EvalSplit = "test",
         augmentation: CloudAugmentation | None = None,
     ):
         path = _find_file(data_path)
@@ -75,32 +82,40 @@ class ObjectCropsDataset(CloudDataset):
         if scale <= 0:
             raise ValueError(f"SCALE is {scale} metres; it must be above 0")
         super().__init__(
-            class_names=class_names,
+            info=self.describe(class_names, {"FEATURES": features}),
             training=training,
             seed=seed,
             logger=logger,
             num_points=num_points,
-            point_features=("x", "y", "z", *(f"feature_{i}" for i in range(features))),
             augmentation=augmentation,
         )
         self.normalize, self.scale = normalize, scale
         self._points = data["points"][:, : 3 + features].astype(np.float32)
         self._offsets = data["offsets"]
-        self._rows, self._labels = self._select(data, path)
-        logger.info("%s %s: %d clouds", dataset, "train" if training else "test", len(self))
+        source = source_split(training, eval_split)
+        self._rows, self._labels = self._select(data, path, source)
+        if source == "train":
+            part = part_of_training(self._labels, hold_out, training=training, split=eval_split)
+            self._rows, self._labels = self._rows[part], self._labels[part]
+        logger.info("%s %s: %d clouds", dataset, "train" if training else eval_split, len(self))
 
-    def _select(self, data: Mapping[str, np.ndarray], path: Path) -> tuple[np.ndarray, np.ndarray]:
-        """(M,) which clouds of the file belong to this split and a wanted class, and (M,) their labels."""
+    @staticmethod
+    def describe(class_names: Sequence[str], settings: dict[str, Any]) -> DatasetInfo:
+        """What a model is told, from the DATA_CONFIG alone."""
+        features = tuple(f"feature_{i}" for i in range(settings.get("FEATURES", 0)))
+        return DatasetInfo(tuple(class_names), ("x", "y", "z", *features))
+
+    def _select(self, data: Mapping[str, np.ndarray], path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
+        """(M,) which clouds of the file belong to a split and a wanted class, and (M,) their labels."""
         names = [str(name) for name in data["classes"]]
         for name in self.class_names:
             if name not in names:
                 raise ValueError(f"CLASS_NAMES: {path} has no class '{name}'.{nearest(name, names)}")
         wanted = {name: i for i, name in enumerate(self.class_names)}
         labels = np.array([wanted.get(name, -1) for name in names])[data["label"].astype(np.int64)]
-        rows = np.flatnonzero((labels >= 0) & (data["is_train"].astype(bool) == self.training))
+        rows = np.flatnonzero((labels >= 0) & (data["is_train"].astype(bool) == (source == "train")))
         if len(rows) == 0:
-            split = "training" if self.training else "test"
-            raise ValueError(f"{path} holds 0 {split} clouds of {list(self.class_names)} (see is_train)")
+            raise ValueError(f"{path} holds 0 {source} clouds of {list(self.class_names)} (see is_train)")
         return rows, labels[rows]
 
     @property
@@ -119,17 +134,6 @@ class ObjectCropsDataset(CloudDataset):
             return to_unit_sphere(cloud)
         cloud[:, :3] = (cloud[:, :3] - cloud[:, :3].mean(axis=0)) / self.scale
         return cloud
-
-
-def choose_points(count: int, wanted: int, rng: np.random.Generator | None) -> np.ndarray:
-    """(wanted,) indices below ``count``; every point is taken before any is taken twice.
-
-    Without a generator: evenly spread over the order, or repeated in turn.
-    """
-    if rng is None:
-        return np.arange(wanted) * count // wanted if count >= wanted else np.arange(wanted) % count
-    rounds = [rng.permutation(count) for _ in range(-(-wanted // count))]
-    return np.concatenate(rounds)[:wanted]
 
 
 def _find_file(data_path: str) -> Path:

@@ -10,6 +10,7 @@ import torch
 
 from pcdet.datasets import build_dataset
 from pcdet.datasets.modelnet.modelnet_dataset import ModelNetDataset
+from pcdet.datasets.whole_clouds.cloud_dataset import Vote
 from pcdet.structures.detections import ClassScores
 
 CLASSES = ["night_stand", "sofa"]
@@ -117,21 +118,10 @@ def test_the_cache_notices_changed_files(txt_root):
     assert not np.allclose(dataset(txt_root)[1]["point_clouds"], before)
 
 
-def test_a_folder_that_cannot_be_written_is_read_every_time(txt_root, monkeypatch, caplog):
-    def refuse(path):
-        raise PermissionError(f"read-only: {path}")
-
-    monkeypatch.setattr("pcdet.datasets.modelnet.cache.atomic_open", refuse)
-    monkeypatch.setattr(LOGGER, "propagate", True)
-    with caplog.at_level(logging.WARNING, logger="pcdet"):
-        assert len(dataset(txt_root)) == 3
-    assert "cannot be written" in caplog.text
-
-
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("1,2,3,4,5,6\n" * 8, "8 rows"),
+        ("1,2,3,4,5,6\n" * 8, "8 rows; 32 are wanted"),
         ("1,2,3\n" * 40, "3 numbers"),
         ("1,2,3,4,5,6\n" * 5 + "1,nan,3,4,5,6\n" * 40, "sofa_0001.txt:6"),
         ("x,y,z\n", "should hold rows"),
@@ -139,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_read_every_time(txt_root, monkeypatc
 )
 def test_a_damaged_file_is_named(txt_root, text, message):
     (txt_root / "sofa" / "sofa_0001.txt").write_text(text)
-    with pytest.raises(ValueError, match="sofa_0001.txt") as error:
+    with pytest.raises(ValueError, match="sofa_0001") as error:
         dataset(txt_root)
     assert message in str(error.value)
 
@@ -173,3 +163,54 @@ def test_a_batch_and_its_results(txt_root, tmp_path):
     assert [r["name"] for r in results] == ["night_stand", "night_stand"]
     data.write_results(results, tmp_path / "out")
     assert '"truth": "sofa"' in (tmp_path / "out" / "results.json").read_text()
+
+
+def test_points_are_chosen_as_the_yaml_says(txt_root):
+    whole = cloud("sofa_0001")[:, :3]
+
+    def rows_of(data, index=1):  # which rows of the file an item is made of, by distances that scaling keeps
+        points = data[index]["point_clouds"]
+        chosen = data.choose(data._kept[index], np.random.default_rng([0, 0, index]) if data.training else None)
+        expected = whole[chosen] - whole[chosen].mean(axis=0)
+        assert points == pytest.approx(expected / np.linalg.norm(expected, axis=1).max(), abs=1e-5)
+        return np.arange(50)[chosen].tolist()
+
+    assert rows_of(dataset(txt_root)) == list(range(32))
+    drawn = rows_of(dataset(txt_root, point_choice="random"))
+    assert len(set(drawn)) == 32 and drawn != sorted(drawn)
+    even = dataset(txt_root, point_choice="random", training=False)
+    assert even.choose(0, None).tolist() == [i * 50 // 32 for i in range(32)]
+    furthest = rows_of(dataset(txt_root, point_choice="fps", num_points=4))
+    reach = [0]
+    for _ in range(3):
+        reach.append(int(np.linalg.norm(whole[:, None] - whole[reach], axis=2).min(axis=1).argmax()))
+    assert furthest == reach
+    assert len(dataset(txt_root, point_choice="random", num_points=80)[0]["point_clouds"]) == 80
+    with pytest.raises(ValueError, match="50 rows; 80 are wanted"):
+        dataset(txt_root, num_points=80)
+
+
+def test_a_part_of_the_training_set_is_held_out(txt_root):
+    train = dataset(txt_root, hold_out=0.3)
+    val = dataset(txt_root, hold_out=0.3, training=False, eval_split="val")
+    names = [[data.frame_id(i) for i in range(len(data))] for data in (train, val)]
+    assert sorted(names[0] + names[1]) == sorted(IDS["train"])
+    assert len(names[1]) == 1 and names[1][0].startswith("sofa")  # a class of one cloud is not taken from
+    assert len(dataset(txt_root, training=False, eval_split="train")) == 3
+    with pytest.raises(ValueError, match="set HOLD_OUT"):
+        dataset(txt_root, training=False, eval_split="val")
+    with pytest.raises(ValueError, match="EVAL_SPLIT is trian"):
+        dataset(txt_root, training=False, eval_split="trian")
+
+
+def test_votes_turn_the_cloud_and_reorder_its_points(txt_root):
+    data = dataset(txt_root, training=False, use_normals=True)
+    plain = data[0]["point_clouds"]
+    data.vote = Vote(1, 4, turns=True)  # a quarter about y: (x, z) -> (-z, x) for rows multiplied from the left
+    turned, order = data[0]["point_clouds"], data.vote_order(0)
+    assert sorted(order) == list(range(32)) and order.tolist() != list(range(32))
+    for first in (0, 3):
+        x, y, z = plain[order, first : first + 3].T
+        assert turned[:, first : first + 3] == pytest.approx(np.stack([-z, y, x], axis=1), abs=1e-6)
+    results = [[{"index": 0, "logits": np.array(v), "name": ""}] for v in ([1.0, 0.0], [0.0, 3.0])]
+    assert data.add_votes(results)[0]["name"] == "sofa"

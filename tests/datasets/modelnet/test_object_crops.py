@@ -5,7 +5,8 @@ import logging
 import numpy as np
 import pytest
 
-from pcdet.datasets.modelnet.object_crops import ObjectCropsDataset, choose_points
+from pcdet.datasets.modelnet.object_crops import ObjectCropsDataset
+from pcdet.datasets.whole_clouds.selection import choose_points
 
 SIZES = [3, 40, 8, 100]
 

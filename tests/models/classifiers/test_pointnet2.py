@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from pcdet.models.backbones_3d.pointnet2_ssg import PointNet2SSG
-from pcdet.models.classifiers.classifier import Classifier, accuracy
+from pcdet.models.classifiers.classifier import Classifier
+from pcdet.models.cloud_model import accuracy
 from pcdet.models.cls_heads.classification_head import ClassificationHead, ClassPreds
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.structures.detections import ClassScores, TrainOutput

@@ -6,7 +6,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-_AXES = {"x": 0, "y": 1, "z": 2}
+AXES = {"x": 0, "y": 1, "z": 2}
 
 
 class CloudAugmentation(TypedDict, total=False):
@@ -29,7 +29,7 @@ class CloudAugmentor:
     """Applies an AUGMENTATION block to clouds. Raises ``ValueError`` for numbers out of range."""
 
     def __init__(self, settings: CloudAugmentation):
-        self.axis = _AXES[settings.get("UP_AXIS", "y")]
+        self.axis = AXES[settings.get("UP_AXIS", "y")]
         self.rotation = _pair(settings.get("ROTATION", (0.0, 0.0)), "ROTATION")
         self.perturb = _sigma_and_clip(settings, "PERTURB")
         self.scale = _pair(settings.get("SCALE", (1.0, 1.0)), "SCALE")
@@ -50,7 +50,13 @@ class CloudAugmentor:
         rng: np.random.Generator,
     ) -> np.ndarray:
         """An augmented copy. Directions are turned and stay unit vectors; they are not moved."""
-        cloud = cloud.copy()
+        return self.with_rows(cloud, vectors, rng)[0]
+
+    def with_rows(
+        self, cloud: np.ndarray, vectors: slice | None, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The augmented copy (N, 3 + C), and which row of the cloud each of its rows was (N,)."""
+        cloud, rows = cloud.copy(), np.arange(len(cloud))
         turn = self._draw_turn(rng)
         cloud[:, :3] = cloud[:, :3] @ turn
         if vectors is not None:
@@ -64,8 +70,10 @@ class CloudAugmentor:
         if sigma > 0:
             cloud[:, :3] += np.clip(rng.normal(0, sigma, size=(len(cloud), 3)), -clip, clip)
         if self.dropout > 0:
-            cloud[rng.random(len(cloud)) <= rng.uniform(0, self.dropout)] = cloud[0]
-        return rng.permutation(cloud) if self.shuffle else cloud
+            rows[rng.random(len(cloud)) <= rng.uniform(0, self.dropout)] = 0
+        if self.shuffle:
+            rows = rng.permutation(rows)
+        return cloud[rows], rows
 
     def _draw_turn(self, rng: np.random.Generator) -> np.ndarray:
         """(3, 3) float32, multiplied to row vectors from the right."""

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pcdet.datasets.modelnet.augmentation import CloudAugmentor, rotation_matrix
-from pcdet.datasets.modelnet.cloud_dataset import to_unit_sphere
+from pcdet.datasets.whole_clouds.augmentation import CloudAugmentor, rotation_matrix
+from pcdet.datasets.whole_clouds.cloud_dataset import to_unit_sphere
 
 
 @pytest.fixture
