@@ -5,7 +5,7 @@ import pytest
 import torch
 from ops_cases import box, random_boxes
 
-from pcdet.ops.iou3d import boxes_aligned_iou3d, boxes_iou3d, cpu, reference
+from pcdet.ops.iou3d import boxes_aligned_iou3d, boxes_aligned_overlap_bev, boxes_iou3d, cpu, reference
 
 
 def near(boxes, seed=1):
@@ -27,6 +27,28 @@ def test_is_the_diagonal(module):
     found = module.boxes_aligned_iou3d(a, b)
     assert torch.allclose(found, module.boxes_iou3d(a, b).diagonal(), atol=1e-6, rtol=0)
     assert (found > 0.1).sum() > 800 and not found[:5].any()
+
+
+def test_shared_areas_by_hand_and_in_float64():
+    """2 m x 4 m boxes moved by 1 m along x share 3 m x 2 m; a difference that float32 cannot hold stays."""
+    a = torch.cat([box(), box(), box()]).double()
+    b = torch.cat([box(x=1.0), box(x=9.0), box()]).double()
+    b[2, 0] = 1e-9
+    np.testing.assert_allclose(boxes_aligned_overlap_bev(a, b), [6.0, 0.0, 8.0 - 2e-9], rtol=0, atol=1e-14)
+    with pytest.raises(ValueError, match="there are 3 and 2"):
+        boxes_aligned_overlap_bev(a, b[:2])
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_shared_areas_are_the_diagonal(module):
+    a = random_boxes(1500, spread=6)
+    b = near(a)
+    b[:4, 3:6], b[4, 0] = 0.0, torch.nan
+    found = module.boxes_aligned_overlap_bev(a, b)
+    assert torch.allclose(found.float(), module.boxes_overlap_bev(a, b).diagonal(), atol=1e-5, rtol=0)
+    assert (found > 0.1).sum() > 1400 and not found[:5].any() and found.dtype == torch.float64
+    assert torch.allclose(found, reference.boxes_aligned_overlap_bev(a, b), atol=1e-12, rtol=0)
+    assert module.boxes_aligned_overlap_bev(a[:0], b[:0]).shape == (0,)
 
 
 def test_kernel_matches_reference():

@@ -59,6 +59,7 @@ SAMPLES = {
     "points_in_boxes_mask": (CLOUDS[0], BOXES, 0.0),
     "points_in_boxes_index": (CLOUDS[0], BOXES, 0.0),
     "boxes_aligned_iou3d": (BOXES[:4], BOXES[1:5]),
+    "boxes_aligned_overlap_bev": (BOXES[:4], BOXES[1:5]),
     "rows_by_segment": (SEGMENT, 5),
     "pool_rows_max": (FEATURES, *GROUPS),
     "pool_rows_max_backward": (

@@ -14,8 +14,8 @@ import numpy as np
 from pcdet.evaluation.classes import NEIGHBOURS, min_overlaps_of
 from pcdet.evaluation.kitti.frames import Objects, join_frames
 from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER
-from pcdet.evaluation.kitti.measure import Entry, Score, measure
-from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, frame_starts, pair_up, solid_overlaps
+from pcdet.evaluation.kitti.measure import Candidates, Entry, candidates, measure
+from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, pair_up, solid_overlaps
 
 
 class Difficulty(NamedTuple):
@@ -46,20 +46,23 @@ class Scenes:
     image: bool = True  # False: heights in the image do not matter, and nothing is measured there
 
     @cached_property
+    def _meeting(self) -> tuple[Pairs, dict[str, np.ndarray]]:
+        pairs = pair_up(self.truth, self.found)
+        bev, solid = solid_overlaps(self.truth, self.found, pairs)
+        overlaps = {"bbox": bbox_overlaps(self.truth, self.found, pairs), "bev": bev, "3d": solid}
+        meet = (overlaps["bbox"] > 0) | (bev > 0)  # boxes that share volume share ground
+        kept = {metric: values[meet] for metric, values in overlaps.items()}
+        return Pairs(pairs.truth[meet], pairs.found[meet]), kept
+
+    @property
     def pairs(self) -> Pairs:
-        """Every ground truth with every detection of its frame."""
-        return pair_up(self.truth, self.found)
+        """Every ground truth with every detection of its frame that it overlaps in the image or on the ground."""
+        return self._meeting[0]
 
-    @cached_property
-    def frames(self) -> np.ndarray:
-        """(F + 1, 3) where detections, ground truths and pairs of each frame begin."""
-        return frame_starts(self.truth, self.found, self.pairs)
-
-    @cached_property
+    @property
     def overlaps(self) -> dict[str, np.ndarray]:
         """(P,) of each metric."""
-        bev, solid = solid_overlaps(self.truth, self.found, self.pairs)
-        return {"bbox": bbox_overlaps(self.truth, self.found, self.pairs), "bev": bev, "3d": solid}
+        return self._meeting[1]
 
     @cached_property
     def turn(self) -> np.ndarray:
@@ -112,7 +115,7 @@ def _entries(scenes: Scenes, name: str, strict: float, loose: float) -> Iterator
     for is_loose, overlap in ((False, strict), (True, loose)):
         for metric in ("bbox", "bev", "3d") if scenes.image else ("bev", "3d"):
             least = strict if metric == "bbox" else overlap  # the image has no loose overlap
-            pairs = [_measure(scenes, metric, s, least) for s in states] if seen[metric] else None
+            pairs = [measure(_candidates(scenes, metric, s, least)) for s in states] if seen[metric] else None
             plain, turned = zip(*pairs, strict=True) if pairs else (None, None)
             yield Entry(name, metric, is_loose, least, plain, *counts, too_low)
             if metric == "bbox":
@@ -152,10 +155,7 @@ def _seen(scenes: Scenes, name: str) -> dict[str, bool]:
     }
 
 
-def _measure(
-    scenes: Scenes, metric: str, states: tuple[np.ndarray, np.ndarray], min_overlap: float
-) -> tuple[Score, Score]:
-    """Precision, and precision weighted with the similarity of orientation."""
+def _candidates(scenes: Scenes, metric: str, states: tuple[np.ndarray, np.ndarray], min_overlap: float) -> Candidates:
     forgiven = scenes.dont_care > min_overlap if metric == "bbox" else None
-    common = (scenes.frames, scenes.overlaps[metric], *states, scenes.found.scores)
-    return measure(*common, min_overlap, forgiven=forgiven, turn=scenes.turn)
+    common = (scenes.pairs, scenes.overlaps[metric], *states, scenes.found.scores)
+    return candidates(*common, min_overlap, forgiven=forgiven, turn=scenes.turn)

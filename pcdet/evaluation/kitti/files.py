@@ -44,6 +44,11 @@ def _numbers(fields: Sequence[str], place: str, scored: bool) -> list[float]:
     return numbers if scored else [*numbers[:14], 0.0]
 
 
+def file_stems(folder: str | Path) -> list[str]:
+    """The frames that a folder has text files of, in order."""
+    return sorted(path.stem for path in Path(folder).glob("*.txt"))
+
+
 def read_annos(
     folder: str | Path, frame_ids: Sequence[str], *, scored: bool, missing_is_empty: bool = False
 ) -> list[dict[str, np.ndarray]]:

@@ -1,89 +1,66 @@
-"""KITTI's two greedy matchings as CPU kernels that run over all frames.
+"""KITTI's two greedy matchings as CPU kernels that run over the pairs which can match at all.
 
-Arrays: ``frames`` (F + 1, 3) int64, where the detections, the ground truths and the pairs of a frame begin;
-``overlaps`` (P,) of the pairs, detections running fastest; states (int64) as named below.
+Such pairs overlap by more than the minimum, and neither side is of another class. They stand in the order of ground
+truths, and for each of them in the order of detections: both as in the files.
 """
 
 import numpy as np
 
-from pcdet.ops.compile import Kernel, device_function
+from pcdet.ops.compile import Kernel
 
 COUNTED = 0
 IGNORED = 1  # neither asked for nor held against anybody, but it can be matched
 OTHER = -1  # of another class: not looked at
 
 
-@device_function
-def _best_scored(overlaps, pair, first, last, found_state, scores, taken, min_overlap):
-    """The untaken detection with the highest score, the first of equal ones; or -1."""
-    best = -1
-    for found in range(first, last):
-        if found_state[found] != OTHER and not taken[found] and overlaps[pair + found - first] > min_overlap:
-            if best < 0 or scores[found] > scores[best]:
-                best = found
-    return best
-
-
 @Kernel
-def matched_scores(frames, overlaps, truth_state, found_state, scores, min_overlap):
-    """Scores of the true positives when every ground truth, in file order, takes its best-scored detection."""
-    out = np.empty(truth_state.shape[0], dtype=np.float64)
+def matched_scores(truth, found, truth_state, found_state, scores):
+    """Scores of the true positives when every ground truth, in file order, takes its best-scored detection.
+
+    ``truth`` and ``found`` (P,) are the rows of each pair. Of equal scores the first in the file is taken.
+    """
+    pairs = truth.shape[0]
+    out = np.empty(pairs, dtype=np.float64)
     taken = np.zeros(scores.shape[0], dtype=np.bool_)
-    count = 0
-    for f in range(frames.shape[0] - 1):
-        first, last, pair = frames[f, 0], frames[f + 1, 0], frames[f, 2]
-        for truth in range(frames[f, 1], frames[f + 1, 1]):
-            if truth_state[truth] != OTHER:
-                best = _best_scored(overlaps, pair, first, last, found_state, scores, taken, min_overlap)
-                if best >= 0:
-                    taken[best] = True
-                    if truth_state[truth] == COUNTED and found_state[best] == COUNTED:
-                        out[count] = scores[best]
-                        count += 1
-            pair += last - first
+    count, p = 0, 0
+    while p < pairs:
+        row, best = truth[p], -1
+        while p < pairs and truth[p] == row:
+            f = found[p]
+            if not taken[f] and (best < 0 or scores[f] > scores[best]):
+                best = f
+            p += 1
+        if best >= 0:
+            taken[best] = True
+            if truth_state[row] == COUNTED and found_state[best] == COUNTED:
+                out[count] = scores[best]
+                count += 1
     return out[:count]
 
 
-@device_function
-def _nearest(overlaps, pair, first, last, found_state, scores, threshold, used, stamp, min_overlap):
-    """The detection a ground truth takes: the largest overlap of those that count, else the first ignored; or -1."""
-    best, spare, most = -1, -1, min_overlap
-    for found in range(first, last):
-        if found_state[found] == OTHER or scores[found] < threshold or used[found] == stamp:
-            continue
-        overlap = overlaps[pair + found - first]
-        if found_state[found] == COUNTED and overlap > most:
-            best, most = found, overlap
-        elif found_state[found] == IGNORED and spare < 0 and overlap > min_overlap:
-            spare = found
-    return best if best >= 0 else spare
-
-
 @Kernel
-def count_matches(frames, overlaps, truth_state, found_state, scores, forgiven, turn, thresholds, min_overlap):
-    """(T, 3): true positives, false positives and summed orientation similarity from each score threshold on.
+def match(truth, found, overlaps, truth_state, found_state, scores, threshold):
+    """(P,) bool: which pairs match among the detections from a score on.
 
-    ``forgiven`` (D,) marks detections that are no false positives even if unmatched; ``turn`` (P,) is the
-    difference of alpha of each pair.
+    Every ground truth, in file order, takes the detection of the largest overlap that counts, of equal ones the first;
+    where none is left, the first ignored one.
     """
-    out = np.zeros((thresholds.shape[0], 3), dtype=np.float64)
-    used = np.full(scores.shape[0], -1, dtype=np.int64)  # the last threshold at which a detection was taken
-    for t in range(thresholds.shape[0]):
-        for f in range(frames.shape[0] - 1):
-            first, last, pair = frames[f, 0], frames[f + 1, 0], frames[f, 2]
-            for truth in range(frames[f, 1], frames[f + 1, 1]):
-                if truth_state[truth] != OTHER:
-                    best = _nearest(
-                        overlaps, pair, first, last, found_state, scores, thresholds[t], used, t, min_overlap
-                    )
-                    if best >= 0:
-                        used[best] = t
-                        if truth_state[truth] == COUNTED and found_state[best] == COUNTED:
-                            out[t, 0] += 1.0
-                            out[t, 2] += (1.0 + np.cos(turn[pair + best - first])) / 2.0
-                pair += last - first
-        for found in range(scores.shape[0]):
-            unmatched = found_state[found] == COUNTED and used[found] != t and scores[found] >= thresholds[t]
-            if unmatched and not forgiven[found]:
-                out[t, 1] += 1.0
+    pairs = truth.shape[0]
+    out = np.zeros(pairs, dtype=np.bool_)
+    taken = np.zeros(scores.shape[0], dtype=np.bool_)
+    p = 0
+    while p < pairs:
+        row, best, spare = truth[p], -1, -1
+        while p < pairs and truth[p] == row:
+            f = found[p]
+            if not taken[f] and scores[f] >= threshold:
+                if found_state[f] == IGNORED:
+                    spare = p if spare < 0 else spare
+                elif best < 0 or overlaps[p] > overlaps[best]:
+                    best = p
+            p += 1
+        chosen = best if best >= 0 else spare
+        if chosen >= 0:
+            out[chosen] = True
+            taken[found[chosen]] = True
     return out

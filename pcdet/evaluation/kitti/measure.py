@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pcdet.evaluation.kitti.matching import COUNTED, count_matches, matched_scores
+from pcdet.evaluation.kitti.matching import COUNTED, OTHER, match, matched_scores
+from pcdet.evaluation.kitti.overlap import Pairs
 from pcdet.evaluation.kitti.precision import (
     RECALL_POSITIONS,
     exact_average_precision,
@@ -40,8 +41,52 @@ class Entry:
     too_low: int = 0  # ground truths of the class that no difficulty counts because of their height in the image
 
 
-def measure(
-    frames: np.ndarray,  # (F + 1, 3) int64
+@dataclass(frozen=True)
+class Candidates:
+    """What one class is matched from, at one level of difficulty and minimum overlap."""
+
+    truth: np.ndarray  # (P,) rows of the pairs that can match, as the kernels of ``matching`` want them
+    found: np.ndarray  # (P,)
+    overlaps: np.ndarray  # (P,)
+    similarity: np.ndarray  # (P,) of orientation, 0 to 1
+    truth_state: np.ndarray  # (G,) int64
+    found_state: np.ndarray  # (D,) int64
+    scores: np.ndarray  # (D,)
+    blamed: np.ndarray  # (D,) bool: a false positive where it matches nothing
+
+    @property
+    def truths(self) -> int:
+        """Ground truths that are asked for."""
+        return int((self.truth_state == COUNTED).sum())
+
+    def true_scores(self) -> np.ndarray:
+        """(M,) scores of the true positives when each ground truth takes the best-scored detection."""
+        return matched_scores(self.truth, self.found, self.truth_state, self.found_state, self.scores)
+
+    def matches(self, threshold: float) -> np.ndarray:
+        """(P,) bool: the pairs that match among the detections from a score on."""
+        states = (self.truth_state, self.found_state)
+        return match(self.truth, self.found, self.overlaps, *states, self.scores, float(threshold))
+
+    def right(self, matches: np.ndarray) -> np.ndarray:
+        """(P,) bool: those of ``matches`` that are true positives."""
+        counted = (self.truth_state[self.truth] == COUNTED) & (self.found_state[self.found] == COUNTED)
+        return matches & counted
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        """(T, 3): true positives, false positives and summed similarity from each score threshold on."""
+        ranked = np.sort(self.scores[self.blamed])
+        out = np.zeros((len(thresholds), 3))
+        for row, threshold in zip(out, thresholds, strict=True):
+            matches = self.matches(threshold)
+            right = self.right(matches)
+            above = len(ranked) - np.searchsorted(ranked, threshold)
+            row[:] = right.sum(), above - self.blamed[self.found[matches]].sum(), self.similarity[right].sum()
+        return out
+
+
+def candidates(
+    pairs: Pairs,
     overlaps: np.ndarray,  # (P,)
     truth_state: np.ndarray,  # (G,) int64
     found_state: np.ndarray,  # (D,) int64
@@ -50,24 +95,25 @@ def measure(
     *,
     forgiven: np.ndarray | None = None,  # (D,) bool
     turn: np.ndarray | None = None,  # (P,) radians
-) -> tuple[Score, Score]:
-    """Average precision, and the same with each match weighted by the similarity of orientation.
+) -> Candidates:
+    """The pairs above the minimum overlap whose sides both take part.
 
-    ``frames``, pairs and states are laid out as :mod:`pcdet.evaluation.kitti.matching` says. ``forgiven`` marks
-    detections that are no false positives where they match nothing; ``turn`` is the difference of direction of each
-    pair (without it the second score equals the first).
+    ``forgiven`` marks detections that are no false positives where they match nothing; ``turn`` is the difference of
+    direction of each pair.
     """
-    truths = int((truth_state == COUNTED).sum())
-    forgiven = np.zeros(len(scores), dtype=bool) if forgiven is None else forgiven
-    turn = np.zeros(len(overlaps)) if turn is None else turn
-    common = (frames, overlaps, truth_state, found_state, scores)
-    matched = matched_scores(*common, min_overlap)
+    near = overlaps > min_overlap
+    near &= (truth_state != OTHER)[pairs.truth] & (found_state != OTHER)[pairs.found]
+    similarity = np.ones(near.sum()) if turn is None else (1 + np.cos(turn[near])) / 2
+    blamed = found_state == COUNTED if forgiven is None else (found_state == COUNTED) & ~forgiven
+    rows = (pairs.truth[near], pairs.found[near], overlaps[near])
+    return Candidates(*rows, similarity, truth_state, found_state, scores, blamed)
 
-    def counts(thresholds: np.ndarray) -> np.ndarray:  # (T, 3)
-        return count_matches(*common, forgiven, turn, thresholds, min_overlap)
 
-    sampled = counts(score_thresholds(matched, truths))
-    every = counts(np.unique(matched)[::-1]) if 0 < truths < RECALL_POSITIONS else None
+def measure(from_these: Candidates) -> tuple[Score, Score]:
+    """Average precision, and the same with each match weighted by the similarity of orientation."""
+    truths, scores = from_these.truths, from_these.true_scores()
+    sampled = from_these.counts(score_thresholds(scores, truths))
+    every = from_these.counts(np.unique(scores)[::-1]) if 0 < truths < RECALL_POSITIONS else None
     return _score(sampled, every, 0, truths), _score(sampled, every, 2, truths)
 
 

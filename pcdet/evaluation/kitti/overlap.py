@@ -1,7 +1,6 @@
 """Overlap of every detection with every ground truth of the same frame, in float64.
 
-A float32 overlap decides by rounding where it lies on the minimum; the doors of ``pcdet.ops.iou3d`` return float32, so
-its float64 reference is used, one small matrix a frame.
+A float32 overlap would decide by rounding where it lies on the minimum.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 
 from pcdet.evaluation.classes import DONT_CARE
 from pcdet.evaluation.kitti.frames import Objects
-from pcdet.ops.iou3d.reference import overlap, rectangles
+from pcdet.ops.iou3d import boxes_aligned_overlap_bev
 
 
 class Solids(Protocol):
@@ -26,11 +25,10 @@ class Solids(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """All pairs of a ground truth and a detection of one frame: ground truth after ground truth, frame after frame."""
+    """All pairs of a ground truth and a detection of one frame, ground truth after ground truth."""
 
     truth: np.ndarray  # (P,) row of the ground truth
     found: np.ndarray  # (P,) row of the detection
-    starts: np.ndarray  # (F + 1,) int64; frame f holds the pairs starts[f]:starts[f + 1]
 
 
 def pair_up(truth: Solids, found: Solids) -> Pairs:
@@ -41,12 +39,7 @@ def pair_up(truth: Solids, found: Solids) -> Pairs:
     rows = np.repeat(np.arange(len(truth)), per_truth)  # (P,)
     begin = np.cumsum(per_truth) - per_truth  # (G,) where the pairs of each ground truth begin
     columns = np.arange(len(rows)) - np.repeat(begin - first, per_truth)  # (P,)
-    return Pairs(rows, columns, np.concatenate([[0], np.cumsum(truths * founds)]))
-
-
-def frame_starts(truth: Solids, found: Solids, pairs: Pairs) -> np.ndarray:
-    """(F + 1, 3) where detections, ground truths and pairs of each frame begin, as the matching takes them."""
-    return np.stack([found.starts, truth.starts, pairs.starts], axis=1)
+    return Pairs(rows, columns)
 
 
 def bbox_overlaps(truth: Objects, found: Objects, pairs: Pairs) -> np.ndarray:
@@ -70,8 +63,8 @@ def solid_overlaps(truth: Solids, found: Solids, pairs: Pairs) -> tuple[np.ndarr
 
     Degenerate is a box with a number that is not finite (a height only matters in 3-D) or with w * l <= 0.
     """
-    area = _shared_ground_area(truth, found)
     a, b = truth.solids[pairs.truth], found.solids[pairs.found]  # (P, 7)
+    area = boxes_aligned_overlap_bev(_flat(truth.solids)[pairs.truth], _flat(found.solids)[pairs.found]).numpy()
     # NaN and infinite sizes have no shared area; the sums may still overflow on the way.
     with np.errstate(invalid="ignore", over="ignore"):
         bev = _ratio(area, _footprint(a) + _footprint(b) - area)
@@ -85,25 +78,14 @@ def _footprint(solids: np.ndarray) -> np.ndarray:
     return solids[:, 3] * solids[:, 4]
 
 
-def _shared_ground_area(truth: Solids, found: Solids) -> np.ndarray:
-    """(P,) area shared by footprints."""
-    a, b = _ground_rectangles(truth.solids), _ground_rectangles(found.solids)
-    parts = [torch.zeros(0, dtype=torch.float64)]
-    for f in range(len(truth.starts) - 1):
-        rows, columns = slice(*truth.starts[f : f + 2]), slice(*found.starts[f : f + 2])
-        parts.append(overlap(a[rows], b[columns]).reshape(-1))
-    return torch.cat(parts).numpy()
-
-
-def _ground_rectangles(solids: np.ndarray) -> torch.Tensor:
-    """Footprints of (N, 7) upright boxes as ``rectangles``."""
+def _flat(solids: np.ndarray) -> torch.Tensor:
+    """(N, 7) upright boxes as boxes whose footprints can be compared: degenerate ones have no size."""
     a, b, _, length, width, _, angle = solids.T
     sound = np.isfinite(solids[:, [0, 1, 3, 4, 6]]).all(axis=1) & (length * width > 0)
     # Two negative sizes turn a box by pi, which leaves its footprint as it was.
-    sizes = [np.where(sound, np.abs(side), 0.0) for side in (length, width)]
-    flat = np.stack([a, b, np.zeros_like(a), *sizes, np.zeros_like(a), angle], axis=1)
+    flat = np.stack([a, b, np.zeros_like(a), np.abs(length), np.abs(width), np.zeros_like(a), angle], axis=1)
     flat[~sound] = 0.0
-    return rectangles(torch.from_numpy(flat))
+    return torch.from_numpy(flat)
 
 
 def _shared_image_area(a: np.ndarray, b: np.ndarray) -> np.ndarray:

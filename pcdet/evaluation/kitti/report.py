@@ -1,6 +1,7 @@
 """Entries of the metric as a table, as OpenPCDet's lines, as warnings and as numbers for TensorBoard."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pcdet.evaluation.kitti.average_precision import DIFFICULTIES, METRICS
 from pcdet.evaluation.kitti.measure import Entry, Score
@@ -28,6 +29,31 @@ def metrics_of(entries: Sequence[Entry]) -> dict[str, float]:
             if score and score.exact is not None:
                 out[f"{tag}/{difficulty.name}_exact"] = score.exact
     return out
+
+
+def as_json(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Every number, unrounded: ``ap`` and ``ap_loose`` as metric -> class -> R11, R40 -> easy, moderate, hard.
+
+    Percent; ``None`` where a class or orientation is not evaluated. Beside them ``min_overlap`` and
+    ``min_overlap_loose`` in the same order of keys, and ``ground_truths`` and ``detections``, the counts behind the
+    numbers: an AP from no ground truth is 0 here, as KITTI has it, and says nothing.
+    """
+    out: dict[str, Any] = {"order": [d.name for d in DIFFICULTIES], "unit": "percent"}
+    for loose, suffix in ((False, ""), (True, "_loose")):
+        ap: dict[str, dict[str, Any]] = {}
+        overlap: dict[str, dict[str, float]] = {}
+        for entry in (e for e in entries if e.loose == loose):
+            by_kind = {kind: _values(entry, kind.lower()) for kind in ("R11", "R40")}
+            ap.setdefault(entry.metric, {})[entry.class_name] = by_kind
+            overlap.setdefault(entry.metric, {})[entry.class_name] = entry.min_overlap
+        out |= {f"ap{suffix}": ap, f"min_overlap{suffix}": overlap}
+    for count in ("ground_truths", "detections"):
+        out[count] = {e.class_name: list(getattr(e, count)) for e in entries}
+    return out
+
+
+def _values(entry: Entry, kind: str) -> list[float] | None:
+    return None if entry.scores is None else [getattr(score, kind) for score in entry.scores]
 
 
 def text_of(entries: Sequence[Entry], frames: int) -> str:

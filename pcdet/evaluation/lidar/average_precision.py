@@ -7,8 +7,8 @@ import numpy as np
 
 from pcdet.evaluation.classes import MinOverlap, min_overlaps_of
 from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER
-from pcdet.evaluation.kitti.measure import Entry, measure
-from pcdet.evaluation.kitti.overlap import frame_starts, pair_up, solid_overlaps
+from pcdet.evaluation.kitti.measure import Entry, candidates, measure
+from pcdet.evaluation.kitti.overlap import pair_up, solid_overlaps
 from pcdet.evaluation.kitti.precision import RECALL_POSITIONS
 from pcdet.evaluation.kitti.report import table_of
 from pcdet.evaluation.lidar.bands import Band, make_bands
@@ -71,7 +71,6 @@ def _entries(
     bands: Sequence[Band],
 ) -> Iterator[Entry]:
     pairs = pair_up(truth, found)
-    frames = frame_starts(truth, found, pairs)
     overlaps = dict(zip(("bev", "3d"), solid_overlaps(truth, found, pairs), strict=True))
     for name, least in zip(class_names, min_overlaps, strict=True):
         found_state = np.where(found.names == name.lower(), COUNTED, OTHER)  # (D,)
@@ -82,11 +81,11 @@ def _entries(
         founds = tuple(int(((found_state == COUNTED) & ~(False if o is None else o)).sum()) for o in outside)
         for loose, overlap in ((False, least.strict), (True, least.loose)):
             for metric in ("3d", "bev"):
-                scores = tuple(
-                    measure(frames, overlaps[metric], state, found_state, found.scores, overlap, forgiven=beyond)[0]
+                matched = [
+                    candidates(pairs, overlaps[metric], state, found_state, found.scores, overlap, forgiven=beyond)
                     for state, beyond in zip(truth_states, outside, strict=True)
-                )
-                yield Entry(name, metric, loose, overlap, scores, truths, founds)
+                ]
+                yield Entry(name, metric, loose, overlap, tuple(measure(m)[0] for m in matched), truths, founds)
 
 
 def _inside(objects: LidarObjects, band: Band) -> np.ndarray:

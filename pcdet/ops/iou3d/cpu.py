@@ -107,6 +107,12 @@ def _iou3d_rows(start, stop, a, b, heights_a, heights_b, out):
 
 
 @Kernel
+def _aligned_overlap_rows(start, stop, a, b, out):
+    for i in range(start, stop):
+        out[i] = _shared_area(a, i, b, i) if _circles_meet(a, i, b, i) else 0.0
+
+
+@Kernel
 def _aligned_iou3d_rows(start, stop, a, b, heights_a, heights_b, out):
     for i in range(start, stop):
         out[i] = _iou3d(a, i, b, i, heights_a, heights_b) if _circles_meet(a, i, b, i) else 0.0
@@ -360,6 +366,13 @@ def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
 def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _rows(_iou3d_rows, boxes_a, boxes_b, heights(boxes_a).numpy(), heights(boxes_b).numpy())
+
+
+def boxes_aligned_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    out = torch.empty(len(boxes_a), dtype=torch.float64)
+    tables = (rectangles(boxes_a).numpy(), rectangles(boxes_b).numpy(), out.numpy())
+    parallel_for(_aligned_overlap_rows, len(out), *tables, chunk=PAIRS)
+    return out
 
 
 def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:

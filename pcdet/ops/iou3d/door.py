@@ -50,14 +50,27 @@ def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _iou3d(*_checked(boxes_a, boxes_b))
 
 
+def boxes_aligned_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    """Area that the boxes of each row share when seen from above. (N, 7+), (N, 7+) -> (N,) float64, square metres.
+
+    The diagonal of :func:`boxes_overlap_bev` before it is rounded to float32: a metric that asks whether an overlap is
+    above a limit must not be decided by rounding. Raises ``ValueError`` also for unequal lengths.
+    """
+    return _aligned_overlap_bev(*_checked_rows(boxes_a, boxes_b))
+
+
 def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """Intersection over union of the volumes of the boxes of each row. (N, 7+), (N, 7+) -> (N,) float32 in [0, 1].
 
     The diagonal of :func:`boxes_iou3d`, without the rest of it. Raises ``ValueError`` also for unequal lengths.
     """
+    return _aligned_iou3d(*_checked_rows(boxes_a, boxes_b))
+
+
+def _checked_rows(boxes_a: Tensor, boxes_b: Tensor) -> tuple[Tensor, Tensor]:
     if len(boxes_a) != len(boxes_b):
         raise ValueError(f"boxes of one row belong together, but there are {len(boxes_a)} and {len(boxes_b)}")
-    return _aligned_iou3d(*_checked(boxes_a, boxes_b))
+    return _checked(boxes_a, boxes_b)
 
 
 def _checked(boxes_a: Tensor, boxes_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +103,16 @@ def _iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 @library.custom_op("pcdet::boxes_aligned_iou3d", mutates_args=())
 def _aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_aligned_iou3d(boxes_a, boxes_b)
+
+
+@library.custom_op("pcdet::boxes_aligned_overlap_bev", mutates_args=())
+def _aligned_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return backend("iou3d", boxes_a.device.type).boxes_aligned_overlap_bev(boxes_a, boxes_b)
+
+
+@_aligned_overlap_bev.register_fake
+def _(boxes_a: Tensor, _boxes_b: Tensor) -> Tensor:
+    return boxes_a.new_empty(len(boxes_a), dtype=torch.float64)
 
 
 @_aligned_iou3d.register_fake

@@ -56,6 +56,10 @@ def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _iou3d(overlap(a, b), a[:, None], b, heights(boxes_a)[:, None], heights(boxes_b))
 
 
+def boxes_aligned_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+    return _overlap(rectangles(boxes_a), rectangles(boxes_b))
+
+
 def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     a, b = rectangles(boxes_a), rectangles(boxes_b)
     return _iou3d(_overlap(a, b), a, b, heights(boxes_a), heights(boxes_b))

@@ -1,0 +1,69 @@
+"""Evaluate result files in KITTI's format against label files: KITTI's metric, without a model, data set or GPU."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _common import run
+
+CLASSES = ("Car", "Pedestrian", "Cyclist")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--gt", type=Path, required=True, help="folder of label files, or one that holds label_2")
+    add("--pred", type=Path, required=True, help="folder of result files (16 fields a line), or one that holds data")
+    add("--classes", nargs="+", default=CLASSES, help="what to evaluate (default: Car Pedestrian Cyclist)")
+    add("--frames", type=Path, help="file with the frames to evaluate, one a line (default: all of --gt)")
+    add("--missing_is_empty", action="store_true", help="take a missing result file for a frame without detections")
+    add("--lidar_only", action="store_true", help="do without 2-D boxes: no height in the image, no bbox, no aos")
+    add("--json", type=Path, help="write every number to this file: ap and ap_loose, null where not evaluated")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, read, evaluate, print."""
+    given = parse(arguments)
+    from pcdet.evaluation.kitti import average_precisions
+    from pcdet.evaluation.kitti.report import as_json, text_of
+    from pcdet.utils.files import write_json
+
+    truths, founds = read(given)
+    entries = average_precisions(truths, founds, given.classes, lidar_only=given.lidar_only)
+    print(text_of(entries, len(truths)))
+    if given.json:
+        write_json(given.json, {"frames": len(truths), **as_json(entries)})
+        print(f"written to {given.json}")
+    return 0
+
+
+def read(given: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Labels and results of every frame. Says which result files no wanted frame needs."""
+    from pcdet.evaluation.kitti import read_annos
+    from pcdet.evaluation.kitti.files import file_stems
+
+    labels, results = folder_of_texts(given.gt, "label_2"), folder_of_texts(given.pred, "data")
+    frames = given.frames.read_text(encoding="utf-8").split() if given.frames else file_stems(labels)
+    if not frames:
+        raise ValueError(f"{given.frames or labels} names no frame to evaluate")
+    truths = read_annos(labels, frames, scored=False)
+    unused = sorted(set(file_stems(results)) - set(frames))
+    if unused:
+        print(f"{len(unused)} result files, such as {unused[0]}.txt, belong to no frame that is evaluated: left out")
+    try:
+        return truths, read_annos(results, frames, scored=True, missing_is_empty=given.missing_is_empty)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}. Choose frames with --frames, or give --missing_is_empty") from error
+
+
+def folder_of_texts(folder: Path, inner: str) -> Path:
+    """The folder itself, or the one inside it where its text files lie in KITTI's layout."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder")
+    return folder / inner if (folder / inner).is_dir() and not any(folder.glob("*.txt")) else folder
+
+
+if __name__ == "__main__":
+    run(main)
