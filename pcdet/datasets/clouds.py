@@ -7,8 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from pcdet.datasets.cloud_formats import SUFFIXES, read_cloud, read_npy, read_points, stem_of, suffix_of
-from pcdet.datasets.dataset import SceneDataset
+from pcdet.datasets.cloud_formats import (
+    AMBIGUOUS,
+    SUFFIXES,
+    read_cloud,
+    read_npy,
+    read_points,
+    stem_of,
+    suffix_of,
+)
+from pcdet.datasets.dataset import SceneDataset, cloud_layout
 from pcdet.structures.scene import Scene
 
 __all__ = ["CloudFiles", "cloud_doubts", "cloud_files", "read_cloud", "read_npy"]
@@ -40,13 +48,16 @@ def cloud_doubts(points: np.ndarray) -> list[str]:
 def cloud_files(path: str | Path, suffix: str | None = None) -> list[Path]:
     """A file itself, or the clouds of a folder (or those with ``suffix``), sorted.
 
-    Raises ``FileNotFoundError`` naming the folder looked in where there is none.
+    Text files are taken for clouds only where a folder holds no others. Raises ``FileNotFoundError`` naming the folder
+    looked in where there is none.
     """
     path = Path(path)
     if path.is_file():
         return [path]
     suffixes = SUFFIXES if suffix is None else (suffix,)
     files = sorted(p for p in path.glob("*") if suffix_of(p) in suffixes) if path.is_dir() else []
+    if suffix is None:
+        files = [p for p in files if suffix_of(p) not in AMBIGUOUS] or files
     if not files:
         raise FileNotFoundError(f"{path} is neither a point cloud nor a folder with files {', '.join(suffixes)}")
     return files
@@ -78,6 +89,7 @@ class CloudFiles(SceneDataset):
             data_processor=settings["DATA_PROCESSOR"],
         )
         self.files = [Path(f) for f in files]
+        self.layout = cloud_layout(settings["POINT_FEATURE_ENCODING"])
         self.intensity_scale = float(settings.get("INTENSITY_SCALE", 1.0))
 
     def __len__(self) -> int:
@@ -86,7 +98,7 @@ class CloudFiles(SceneDataset):
     def load_scene(self, index: int) -> Scene:
         """The cloud of file ``index``; what is odd about it is logged."""
         path = self.files[index]
-        points, dropped = read_points(path, self.source_features)
+        points, dropped = read_points(path, self.layout)
         if dropped:
             self.logger.warning("%s: %d points are NaN or infinite and were dropped", path, dropped)
         if "intensity" in self.source_features:

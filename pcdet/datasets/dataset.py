@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pcdet.datasets.augment import AUGMENTS, AugmentContext
+from pcdet.datasets.cloud_formats import CloudLayout
 from pcdet.datasets.process import PROCESSORS, ProcessContext
 from pcdet.datasets.transforms import Transform, build_transforms, select_boxes
 from pcdet.structures.batch import Batch
@@ -223,3 +224,9 @@ def feature_names(encoding: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[s
         if names[:3] != ("x", "y", "z"):
             raise ValueError(f"POINT_FEATURE_ENCODING: the first features are x, y, z, got {list(names)}")
     return source, used
+
+
+def cloud_layout(encoding: Mapping[str, Any]) -> CloudLayout:
+    """How the source features of a POINT_FEATURE_ENCODING are found in a file. Raises as :func:`feature_names`."""
+    source, _ = feature_names(encoding)
+    return CloudLayout(source, encoding.get("field_names") or {}, encoding.get("missing_values") or {})

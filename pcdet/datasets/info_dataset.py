@@ -38,11 +38,16 @@ class AugmentorSettings(TypedDict, total=False):
 
 
 class PointFeatureSettings(TypedDict, total=False):
-    """The block POINT_FEATURE_ENCODING; its keys are lower case, as in OpenPCDet."""
+    """The block POINT_FEATURE_ENCODING; its keys are lower case, as in OpenPCDet.
+
+    The last two are of :class:`pcdet.datasets.cloud_formats.CloudLayout`.
+    """
 
     encoding_type: str
     used_feature_list: list[str]
     src_feature_list: list[str]
+    field_names: dict[str, str]
+    missing_values: dict[str, float]
 
 
 class InfoDataset(SceneDataset):

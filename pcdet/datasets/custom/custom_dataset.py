@@ -13,7 +13,7 @@ from pcdet.datasets.custom.folder import CustomFolder
 from pcdet.datasets.custom.infos import create_infos
 from pcdet.datasets.custom.reading import CustomReader
 from pcdet.datasets.custom.results import write_results
-from pcdet.datasets.dataset import find_data_path
+from pcdet.datasets.dataset import cloud_layout, find_data_path
 from pcdet.datasets.info_dataset import (
     AugmentorSettings,
     InfoDataset,
@@ -51,12 +51,16 @@ class LidarMetricSettings(TypedDict, total=False):
     POINT_BANDS: list[int]
 
 
+LabelFormatName = Literal["openpcdet", "kitti", "kitti_lidar", "labelcloud", "csv"]
+
+
 @DATASETS.register
 class CustomDataset(InfoDataset):
     """Frames of OpenPCDet's custom layout, listed in info files that ``tools/create_data.py custom`` writes.
 
-    BOX_CONVENTION and CLASS_MAP are applied when the infos are made; changing them asks for new ones. Errors are those
-    of :class:`InfoDataset`, and ``ValueError`` for overlaps or bands that cannot be evaluated, before training.
+    LABEL_FORMAT, BOX_CONVENTION and CLASS_MAP are applied when the infos are made; changing them asks for new ones.
+    Errors are those of :class:`InfoDataset`, and ``ValueError`` for overlaps or bands that cannot be evaluated, before
+    training.
     """
 
     title = "Custom data"
@@ -79,6 +83,8 @@ class CustomDataset(InfoDataset):
         map_class_to_kitti: dict[str, str] | None = None,
         class_map: dict[str, str | None] | None = None,
         box_convention: BoxConventionSettings | None = None,
+        label_format: LabelFormatName = "openpcdet",
+        max_sweeps: int = 1,
         evaluation: LidarMetricSettings | None = None,
         intensity_scale: float = 1.0,
         keep_empty: bool = False,
@@ -103,7 +109,8 @@ class CustomDataset(InfoDataset):
         self.min_overlaps = KittiClassMap(map_class_to_kitti).min_overlaps(wanted.get("MIN_OVERLAPS"))
         min_overlaps_of(class_names, self.min_overlaps)
         self.bands = make_bands(wanted.get("DISTANCE_BANDS", (30, 50)), wanted.get("POINT_BANDS", ()))
-        self.reader = CustomReader(CustomFolder(self.root), self.source_features)
+        layout = cloud_layout(point_feature_encoding)
+        self.reader = CustomReader(CustomFolder(self.root), layout, box_convention, class_map, label_format, max_sweeps)
         self.intensity_scale = intensity_scale
         self.look_at_inputs()
 

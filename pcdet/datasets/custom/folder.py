@@ -14,7 +14,6 @@ class CustomFolder:
     """A folder with ``points``, ``labels`` and ``ImageSets``."""
 
     root: Path
-    label_suffix: str = ".txt"
 
     def split_file(self, split: str) -> Path:
         """The list of a split's frames."""
@@ -39,9 +38,13 @@ class CustomFolder:
             )
         return found[0]
 
-    def label_path(self, frame_id: str) -> Path:
+    def label_path(self, frame_id: str, suffix: str = ".txt") -> Path:
         """The frame's labels; it need not exist."""
-        return self.root / "labels" / f"{frame_id}{self.label_suffix}"
+        return self.root / "labels" / f"{frame_id}{suffix}"
+
+    def sweeps_path(self, frame_id: str) -> Path:
+        """The list of the frame's earlier sweeps; it need not exist."""
+        return self.root / "sweeps" / f"{frame_id}.txt"
 
     def calib_path(self, frame_id: str) -> Path:
         """The frame's calibration in KITTI's format; only labels in a camera's frame need it."""

@@ -27,6 +27,7 @@ class FrameResult(NamedTuple):
     dropped_points: int
     complaints: list[str]
     wide: list[str]
+    tilted: list[str]
 
 
 def create_infos(
@@ -85,14 +86,14 @@ def frame_result(reader: CustomReader, split: str, frame_id: str, listed: str) -
         raise FileNotFoundError(f"{error}\nIt is wanted by {listed}") from error
     info = {"point_cloud": {"num_features": len(reader.features), "lidar_idx": frame_id}}
     if labels is None:
-        return FrameResult(info, len(points), dropped, [], [])
+        return FrameResult(info, len(points), dropped, [], [], [])
     inside = points_in_boxes_mask(points[:, :3].astype(np.float64), labels.boxes).sum(axis=1)  # (M,)
     info["annos"] = {
         "name": labels.names,
         "gt_boxes_lidar": labels.boxes,
         "num_points_in_gt": inside.astype(np.int32),
     }
-    return FrameResult(info, len(points), dropped, labels.complaints, labels.wide)
+    return FrameResult(info, len(points), dropped, labels.complaints, labels.wide, labels.tilted)
 
 
 def frame_objects(info: dict[str, Any]) -> FrameObjects:
@@ -114,6 +115,13 @@ def warn_of(results: Mapping[str, Iterable[FrameResult]]) -> None:
             "{unit: deg}; now they are taken as radians",
             len(wide),
             wide[0],
+        )
+    tilted = [place for r in frames for place in r.tilted]
+    if tilted:
+        logger.warning(
+            "%d boxes, such as that at %s, are turned about x or y too; they are taken as upright",
+            len(tilted),
+            tilted[0],
         )
     names = {s: {r.info["point_cloud"]["lidar_idx"] for r in rows} for s, rows in results.items()}
     shared = sorted(names.get("train", set()) & (names.get("val", set()) | names.get("test", set())))

@@ -1,15 +1,16 @@
 """Labels of own data: rows of a file, checked and turned into LiDAR boxes."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from pcdet.structures.box_convention import BoxConvention
+from pcdet.structures.boxes import wrap_angle
 
 DONT_CARE = "DontCare"
 MOST_TURNS = 2.001 * np.pi  # headings beyond are wrapped like others, but are probably degrees
+MOST_TILT = 0.05  # radians about x or y that are passed over in silence
 
 
 class LabelRow(NamedTuple):
@@ -18,6 +19,7 @@ class LabelRow(NamedTuple):
     place: str  # file:line, or file and object
     name: str
     box: tuple[float, ...]  # seven numbers in the file's convention
+    tilt: tuple[float, float] = (0.0, 0.0)  # turns about x and y, in the heading's unit
 
 
 class Labels(NamedTuple):
@@ -27,30 +29,7 @@ class Labels(NamedTuple):
     boxes: np.ndarray  # (M, 7) float64 LiDAR boxes
     complaints: list[str]  # one for each object left out, with its place
     wide: list[str]  # places of headings beyond a full turn
-
-
-def numbers(fields: Sequence[str], place: str, what: str) -> tuple[float, ...]:
-    """Fields as numbers. Raises ``ValueError`` naming the place and the first field that is none."""
-    try:
-        return tuple(float(field) for field in fields)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}; {what}") from error
-
-
-def read_openpcdet(path: Path) -> list[LabelRow]:
-    """Lines ``x y z dx dy dz heading class``. Raises ``ValueError`` naming file and line of another form."""
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        fields, place = line.split(), f"{path}:{number}"
-        if not fields:
-            continue
-        if len(fields) != 8:
-            raise ValueError(
-                f"{place}: a label is 'x y z dx dy dz heading class', 8 fields; this line has {len(fields)}"
-            )
-        what = "seven numbers stand before the class's name"
-        rows.append(LabelRow(place, fields[7], numbers(fields[:7], place, what)))
-    return rows
+    tilted: list[str]  # places of boxes that are turned about x or y too
 
 
 def usable(rows: Sequence[LabelRow], convention: BoxConvention, class_map: Mapping[str, str | None]) -> Labels:
@@ -59,7 +38,7 @@ def usable(rows: Sequence[LabelRow], convention: BoxConvention, class_map: Mappi
     Left out with a complaint are objects with a value that is not finite or a size that is not positive, and repeats
     of an earlier object of the same name.
     """
-    names, boxes, complaints, wide = [], [], [], []
+    names, boxes, complaints, wide, tilted = [], [], [], [], []
     seen: dict[tuple, str] = {}
     turn = MOST_TURNS if convention.unit == "rad" else np.inf
     for row in rows:
@@ -74,10 +53,17 @@ def usable(rows: Sequence[LabelRow], convention: BoxConvention, class_map: Mappi
             continue
         seen[name, row.box] = row.place
         wide += [row.place] if abs(row.box[6]) > turn else []
+        tilted += [row.place] if is_tilted(row, convention) else []
         names.append(name)
         boxes.append(row.box)
     array = np.array(boxes, dtype=np.float64).reshape(-1, 7)
-    return Labels(np.array(names, dtype=np.str_), convention.to_lidar(array), complaints, wide)
+    return Labels(np.array(names, dtype=np.str_), convention.to_lidar(array), complaints, wide, tilted)
+
+
+def is_tilted(row: LabelRow, convention: BoxConvention) -> bool:
+    """Does the box lean noticeably?"""
+    tilt = np.deg2rad(row.tilt) if convention.unit == "deg" else np.array(row.tilt)
+    return bool((np.abs(wrap_angle(tilt)) > MOST_TILT).any())
 
 
 def fault_of(row: LabelRow, earlier: str | None) -> str | None:

@@ -82,6 +82,10 @@ class KittiDataset(InfoDataset):
         unknown = [name for name in get_item_list if name != "points"]
         if unknown:
             raise ValueError(f"GET_ITEM_LIST: {dataset} gives 'points' alone, not {unknown}")
+        for key in {"field_names", "missing_values"} & point_feature_encoding.keys():
+            raise ValueError(
+                f"POINT_FEATURE_ENCODING.{key}: KITTI's clouds hold {POINT_FEATURES} by place, in all files"
+            )
         if not set(self.source_features) <= set(POINT_FEATURES):
             raise ValueError(f"src_feature_list: a KITTI cloud has {POINT_FEATURES}, not {self.source_features}")
         self.folder = KittiFolder(self.root)

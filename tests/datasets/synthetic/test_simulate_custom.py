@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pcdet.datasets.custom.labels import read_openpcdet
+from pcdet.datasets.custom.folder import CustomFolder
+from pcdet.datasets.custom.label_formats import read_openpcdet
 from pcdet.datasets.synthetic import simulate_custom
 
 
@@ -17,7 +18,8 @@ def test_layout_splits_and_points_in_boxes(tmp_path):
         assert points.dtype == np.float32 and points.shape[1] == 4
         ground = points[np.hypot(points[:, 0], points[:, 1]) < 8, 2]
         assert abs(np.quantile(ground, 0.2)) < 0.5, "the ground is near z = 0"
-        rows = read_openpcdet(out / "labels" / f"{i:06d}.txt")
+        rows, faults = read_openpcdet(CustomFolder(out), f"{i:06d}")
+        assert not faults
         seen |= {row.name for row in rows}
         for row in rows:
             x, y, z, dx, dy, dz, heading = row.box
