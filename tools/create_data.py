@@ -109,6 +109,20 @@ def simulate_modelnet(given: argparse.Namespace) -> str:
     return f"simulated shapes, {given.per_class} of each class, are in {given.out} in ModelNet's layout"
 
 
+def simulate_shapenetpart_options(parser: argparse.ArgumentParser) -> None:
+    output_options(parser)
+    parser.add_argument("--per_class", type=int, default=60, help="shapes of each category, default 60")
+
+
+def simulate_shapenetpart(given: argparse.Namespace) -> str:
+    from pcdet.datasets.synthetic import simulate_shapenetpart
+
+    simulate_shapenetpart(given.out, given.per_class, given.seed)
+    return (
+        f"simulated shapes with parts, {given.per_class} of each category, are in {given.out} in ShapeNetPart's layout"
+    )
+
+
 COMMANDS = {
     "kitti": Command("infos and ground-truth database of a KITTI folder", kitti_options, kitti),
     "custom": Command(
@@ -123,6 +137,11 @@ COMMANDS = {
     ),
     "simulate-modelnet": Command(
         "sampled parametric shapes in ModelNet's layout", simulate_modelnet_options, simulate_modelnet
+    ),
+    "simulate-shapenetpart": Command(
+        "sampled parametric shapes with parts in ShapeNetPart's layout",
+        simulate_shapenetpart_options,
+        simulate_shapenetpart,
     ),
 }
 

@@ -1,5 +1,6 @@
-"""Parametric shapes in ModelNet's text layout: a classification set that needs no download."""
+"""Parametric shapes in ModelNet's and ShapeNetPart's text layouts: data sets that need no download."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,16 +9,9 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 from tqdm import tqdm
 
-from pcdet.datasets.synthetic.surfaces import (
-    Patch,
-    box,
-    cylinder,
-    ellipsoid,
-    lateral,
-    parallelogram,
-    sample_surface,
-    torus,
-)
+from pcdet.datasets.synthetic.furniture import FURNITURE
+from pcdet.datasets.synthetic.surfaces import Patch, sample_parts
+from pcdet.datasets.synthetic.things import THINGS
 from pcdet.utils.files import atomic_open, write_text
 
 VARIANT = "simulated"  # prefix of the lists, as in modelnet40_train.txt
@@ -27,157 +21,22 @@ _STRETCH = 0.15  # each axis is scaled by up to this share
 
 Maker = Callable[[np.random.Generator], list[Patch]]
 
+SHAPES: dict[str, Maker] = dict(sorted({**FURNITURE, **THINGS}.items()))
 
-def _legs(width: float, depth: float, height: float, thickness: float) -> list[Patch]:
-    """Four legs that stand on y = 0."""
-    patches = []
-    for x in (-1, 1):
-        for z in (-1, 1):
-            centre = (x * (width - thickness) / 2, height / 2, z * (depth - thickness) / 2)
-            patches += box(centre, (thickness, height, thickness))
-    return patches
-
-
-def _table(rng: np.random.Generator) -> list[Patch]:
-    width, depth, height, top = rng.uniform((1.0, 0.6, 0.5, 0.04), (1.8, 1.0, 0.9, 0.12))
-    legs = _legs(width, depth, height, rng.uniform(0.05, 0.14))
-    return legs + box((0, height + top / 2, 0), (width, top, depth))
-
-
-def _stool(rng: np.random.Generator) -> list[Patch]:
-    radius, height, top = rng.uniform((0.25, 0.5, 0.04), (0.4, 0.9, 0.12))
-    legs = _legs(1.5 * radius, 1.5 * radius, height, rng.uniform(0.04, 0.08))
-    return legs + cylinder((0, height + top / 2, 0), radius, top)
-
-
-def _chair(rng: np.random.Generator) -> list[Patch]:
-    width, depth, height, back = rng.uniform((0.4, 0.4, 0.35, 0.3), (0.6, 0.6, 0.55, 0.7))
-    thick = rng.uniform(0.03, 0.08)
-    seat = box((0, height + thick / 2, 0), (width, thick, depth))
-    rest = box((0, height + thick + back / 2, -(depth - thick) / 2), (width, back, thick))
-    return _legs(width, depth, height, rng.uniform(0.03, 0.07)) + seat + rest
-
-
-def _sofa(rng: np.random.Generator) -> list[Patch]:
-    width, depth, seat, back = rng.uniform((1.2, 0.6, 0.3, 0.25), (2.2, 0.9, 0.45, 0.5))
-    arm = rng.uniform(0.1, 0.25)
-    patches = box((0, seat / 2, 0), (width, seat, depth))
-    patches += box((0, seat + back / 2, -depth / 2 + 0.1), (width, back, 0.2))
-    for side in (-1, 1):
-        patches += box((side * (width - arm) / 2, seat + back / 4, 0.05), (arm, back / 2, depth - 0.1))
-    return patches
-
-
-def _bed(rng: np.random.Generator) -> list[Patch]:
-    width, length, height, head = rng.uniform((0.9, 1.8, 0.3, 0.3), (1.8, 2.2, 0.6, 0.8))
-    patches = box((0, height / 2, 0), (width, height, length))
-    patches += box((0, (height + head) / 2, -length / 2), (width, height + head, 0.08))
-    pillows = 2 if width > 1.3 else 1
-    for i in range(pillows):
-        x = (i - (pillows - 1) / 2) * width / 2
-        patches.append(ellipsoid((x, height + 0.06, -length / 2 + 0.3), (0.28, 0.1, 0.18)))
-    return patches
-
-
-def _shelf(rng: np.random.Generator) -> list[Patch]:
-    width, height, depth = rng.uniform((0.6, 1.0, 0.25), (1.2, 2.0, 0.4))
-    boards, thick = rng.integers(3, 6), 0.04
-    patches = []
-    for side in (-1, 1):
-        patches += box((side * width / 2, height / 2, 0), (thick, height, depth))
-    for y in np.linspace(thick, height - thick, boards):
-        patches += box((0, y, 0), (width, thick, depth))
-    return patches
-
-
-def _lamp(rng: np.random.Generator) -> list[Patch]:
-    height, foot, shade, low = rng.uniform((0.5, 0.15, 0.2, 0.2), (1.5, 0.25, 0.4, 0.35))
-    patches = cylinder((0, 0.02, 0), foot, 0.04) + cylinder((0, height / 2, 0), 0.03, height)
-    return [*patches, lateral((0, height + shade / 2 - 0.05, 0), low, low * rng.uniform(0.3, 0.8), shade)]
-
-
-def _bottle(rng: np.random.Generator) -> list[Patch]:
-    radius, body, neck, shoulder = rng.uniform((0.2, 0.5, 0.2, 0.1), (0.35, 1.0, 0.5, 0.25))
-    narrow = radius * rng.uniform(0.2, 0.4)
-    patches = cylinder((0, body / 2, 0), radius, body)[:2]
-    patches.append(lateral((0, body + shoulder / 2, 0), radius, narrow, shoulder))
-    return patches + cylinder((0, body + shoulder + neck / 2, 0), narrow, neck)
-
-
-def _vase(rng: np.random.Generator) -> list[Patch]:
-    foot, belly, mouth = rng.uniform((0.12, 0.28, 0.12), (0.22, 0.45, 0.30))
-    lower, upper = rng.uniform((0.3, 0.3), (0.6, 0.7))
-    patches = cylinder((0, lower / 2, 0), foot, lower, belly)[:2]
-    return [*patches, lateral((0, lower + upper / 2, 0), belly, mouth, upper)]
-
-
-def _cup(rng: np.random.Generator) -> list[Patch]:
-    radius, height = rng.uniform((0.3, 0.5), (0.45, 0.9))
-    patches = cylinder((0, height / 2, 0), radius * rng.uniform(0.7, 1.0), height, radius)[:2]
-    upright = torus((0, 0, 0), height * rng.uniform(0.22, 0.32), 0.05, share=0.5)
-    quarter = Rotation.from_euler("x", np.pi / 2).as_matrix()
-    return [
-        *patches,
-        _moved(upright, quarter @ Rotation.from_euler("y", np.pi / 2).as_matrix(), (radius, height / 2, 0)),
-    ]
-
-
-def _moved(patch: Patch, matrix: np.ndarray, offset) -> Patch:
-    def sample(count, rng):
-        points, normals = patch.sample(count, rng)
-        return points @ matrix.T + np.asarray(offset), normals @ matrix.T
-
-    return Patch(patch.area, sample)
-
-
-def _cone(rng: np.random.Generator) -> list[Patch]:
-    radius, height = rng.uniform((0.35, 0.7), (0.6, 1.4))
-    patches = cylinder((0, height / 2, 0), radius, height, radius * rng.uniform(0.0, 0.12))
-    base = radius * rng.uniform(2.1, 2.6)
-    return patches + box((0, -0.03, 0), (base, 0.06, base))
-
-
-def _monitor(rng: np.random.Generator) -> list[Patch]:
-    width, height, stand = rng.uniform((0.7, 0.4, 0.15), (1.2, 0.7, 0.35))
-    patches = box((0, stand + height / 2, 0), (width, height, 0.06))
-    patches += box((0, stand / 2, -0.05), (0.1, stand, 0.05))
-    return patches + box((0, 0.015, 0), (0.45 * width, 0.03, 0.25))
-
-
-def _tent(rng: np.random.Generator) -> list[Patch]:
-    width, height, length = rng.uniform((0.8, 0.6, 1.0), (1.4, 1.2, 2.0))
-    half, z = width / 2, length / 2
-    return [
-        parallelogram((-half, 0, -z), (0, 0, length), (half, height, 0)),
-        parallelogram((half, 0, z), (0, 0, -length), (-half, height, 0)),
-        parallelogram((-half, 0, -z), (width, 0, 0), (0, 0, length)),
-    ]
-
-
-def _plane(rng: np.random.Generator) -> list[Patch]:
-    length, span, body = rng.uniform((1.2, 1.0, 0.08), (2.0, 2.2, 0.16))
-    chord = rng.uniform(0.18, 0.4)
-    patches = [ellipsoid((0, 0, 0), (body, body, length / 2))]
-    patches += box((0, 0, 0.05 * length), (span, 0.03, chord))
-    patches += box((0, 0.02, -0.45 * length), (0.4 * span, 0.02, 0.5 * chord))
-    return patches + box((0, 0.12, -0.45 * length), (0.02, 0.26, 0.5 * chord))
-
-
-SHAPES: dict[str, Maker] = {
-    "bed": _bed,
-    "bottle": _bottle,
-    "chair": _chair,
-    "cone": _cone,
-    "cup": _cup,
-    "lamp": _lamp,
-    "monitor": _monitor,
-    "plane": _plane,
-    "shelf": _shelf,
-    "sofa": _sofa,
-    "stool": _stool,
-    "table": _table,
-    "tent": _tent,
-    "vase": _vase,
+# The shapes whose parts are told apart, and the order of these.
+PARTS = {
+    "bottle": ("body", "neck"),
+    "car": ("body", "wheels"),
+    "chair": ("legs", "seat", "back"),
+    "cup": ("body", "handle"),
+    "guitar": ("body", "neck"),
+    "hammer": ("handle", "head"),
+    "lamp": ("foot", "pole", "shade"),
+    "mushroom": ("stem", "cap"),
+    "plane": ("body", "wings", "tail"),
+    "rocket": ("body", "nose", "fins"),
+    "table": ("legs", "top"),
+    "umbrella": ("stick", "canopy"),
 }
 
 
@@ -186,7 +45,18 @@ def sample_shape(name: str, points: int, rng: np.random.Generator) -> np.ndarray
 
     The shape is stretched along its axes, turned about y by any angle, tilted a little, and noisy.
     """
-    cloud = sample_surface(SHAPES[name](rng), points, rng)
+    return _sample(SHAPES[name](rng), points, rng)[0]
+
+
+def sample_shape_parts(name: str, points: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`sample_shape`, and the part of each point (points,), a position in ``PARTS[name]``."""
+    patches = SHAPES[name](rng)
+    cloud, of_patch = _sample(patches, points, rng)
+    return cloud, np.array([PARTS[name].index(patch.part) for patch in patches])[of_patch]
+
+
+def _sample(patches: list[Patch], points: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    cloud, of_patch = sample_parts(patches, points, rng)
     stretch = 1 + rng.uniform(-_STRETCH, _STRETCH, size=3)
     turn = Rotation.from_euler("yxz", [rng.uniform(0, 2 * np.pi), *rng.normal(0, _TILT, size=2)]).as_matrix()
     xyz = (cloud[:, :3] * stretch) @ turn.T
@@ -194,7 +64,7 @@ def sample_shape(name: str, points: int, rng: np.random.Generator) -> np.ndarray
     normals = (normals / np.linalg.norm(normals, axis=1, keepdims=True)) @ turn.T
     radius = np.linalg.norm(xyz - xyz.mean(axis=0), axis=1).max()
     noisy = xyz + _NOISE * radius * rng.standard_normal(xyz.shape)
-    return np.concatenate([noisy, normals], axis=1).astype(np.float32)
+    return np.concatenate([noisy, normals], axis=1).astype(np.float32), of_patch
 
 
 def simulate_modelnet(
@@ -220,12 +90,7 @@ def simulate_modelnet(
     Raises:
         ValueError: for numbers out of range.
     """
-    held_out = round(per_class * test_fraction)
-    if not 0 < held_out < per_class or points < 1:
-        raise ValueError(
-            f"{per_class} shapes a class with a test fraction of {test_fraction} and {points} points: each split "
-            "needs at least one shape of every class, and each shape one point"
-        )
+    held_out = _tested(per_class, test_fraction, points)
     out = Path(out)
     ids: dict[str, list[str]] = {"train": [], "test": []}
     with tqdm(total=per_class * len(SHAPES), desc="shapes", unit="shape", disable=not sys.stderr.isatty()) as bar:
@@ -233,7 +98,7 @@ def simulate_modelnet(
             for i in range(per_class):
                 cloud = sample_shape(name, points, np.random.default_rng([seed, position, i]))
                 cloud_id = f"{name}_{i + 1:04d}"
-                _write_cloud(out / name / f"{cloud_id}.txt", cloud)
+                _write_cloud(out / name / f"{cloud_id}.txt", cloud, ",")
                 ids["train" if i < per_class - held_out else "test"].append(cloud_id)
                 bar.update()
     for split, members in ids.items():
@@ -242,6 +107,54 @@ def simulate_modelnet(
     return out
 
 
-def _write_cloud(path: Path, cloud: np.ndarray) -> None:
+def _tested(per_class: int, test_fraction: float, points: int) -> int:
+    """Shapes of a class in the test split. Raises ``ValueError`` for numbers out of range."""
+    held_out = round(per_class * test_fraction)
+    if not 0 < held_out < per_class or points < 1:
+        raise ValueError(
+            f"{per_class} shapes a class with a test fraction of {test_fraction} and {points} points: each split "
+            "needs at least one shape of every class, and each shape one point"
+        )
+    return held_out
+
+
+def simulate_shapenetpart(
+    out: str | Path,
+    per_class: int = 60,
+    seed: int = 0,
+    *,
+    test_fraction: float = 0.2,
+    points: int = 2048,
+) -> Path:
+    """Write the shapes that have parts in ShapeNetPart's layout, and return the folder.
+
+    Arguments and errors are those of :func:`simulate_modelnet`. Of the shapes that are not tested every tenth, and at
+    least one a class, is in the list ``val``. Parts are numbered through in the order of ``PARTS``.
+    """
+    held_out = _tested(per_class, test_fraction, points)
+    trained = per_class - held_out
+    validated = max(trained // 10, 1)
+    out = Path(out)
+    lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    first_part = 0
+    with tqdm(total=per_class * len(PARTS), desc="shapes", unit="shape", disable=not sys.stderr.isatty()) as bar:
+        for position, (name, parts) in enumerate(PARTS.items()):
+            folder = f"{position:08d}"
+            for i in range(per_class):
+                cloud, part = sample_shape_parts(name, points, np.random.default_rng([seed, position, i]))
+                rows = np.concatenate([cloud, part[:, None] + first_part], axis=1)
+                _write_cloud(out / folder / f"{name}_{i + 1:04d}.txt", rows, " ")
+                split = "test" if i >= trained else "val" if i >= trained - validated else "train"
+                lists[split].append(f"shape_data/{folder}/{name}_{i + 1:04d}")
+                bar.update()
+            first_part += len(parts)
+    for split, members in lists.items():
+        write_text(out / "train_test_split" / f"shuffled_{split}_file_list.json", json.dumps(members))
+    categories = "".join(f"{name}\t{position:08d}\n" for position, name in enumerate(PARTS))
+    write_text(out / "synsetoffset2category.txt", categories)
+    return out
+
+
+def _write_cloud(path: Path, cloud: np.ndarray, delimiter: str) -> None:
     with atomic_open(path, "w") as file:
-        np.savetxt(file, cloud, fmt="%.6f", delimiter=",")
+        np.savetxt(file, cloud, fmt="%.6f", delimiter=delimiter)

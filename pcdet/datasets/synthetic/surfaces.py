@@ -1,6 +1,7 @@
 """Uniform samples of simple surfaces, with outward normals."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,22 @@ class Patch(NamedTuple):
 
     area: float
     sample: object  # (count, rng) -> points (count, 3), normals (count, 3)
+    part: str = ""  # what it belongs to, where parts are told apart
+
+
+def part(name: str, patches: Patch | Sequence[Patch]) -> list[Patch]:
+    """The patches as those of a part."""
+    return [patch._replace(part=name) for patch in ([patches] if isinstance(patches, Patch) else patches)]
+
+
+def moved(patch: Patch, matrix: np.ndarray, offset: Sequence[float]) -> Patch:
+    """The patch turned by ``matrix`` (3, 3), which multiplies column vectors, then shifted."""
+
+    def sample(count, rng):
+        points, normals = patch.sample(count, rng)
+        return points @ matrix.T + np.asarray(offset), normals @ matrix.T
+
+    return Patch(patch.area, sample, patch.part)
 
 
 def parallelogram(origin, u, v) -> Patch:
@@ -126,7 +143,13 @@ def torus(centre, radius: float, tube: float, share: float = 1.0) -> Patch:
 
 def sample_surface(patches: list[Patch], count: int, rng: np.random.Generator) -> np.ndarray:
     """(count, 6) points and normals, uniform by area over all patches, in random order."""
+    return sample_parts(patches, count, rng)[0]
+
+
+def sample_parts(patches: list[Patch], count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`sample_surface`, and the position of each point's patch (count,)."""
     areas = np.array([patch.area for patch in patches])
     counts = rng.multinomial(count, areas / areas.sum())
-    parts = [np.concatenate(patch.sample(n, rng), axis=1) for patch, n in zip(patches, counts, strict=True) if n]
-    return rng.permutation(np.concatenate(parts))
+    rows = [np.concatenate(patch.sample(n, rng), axis=1) for patch, n in zip(patches, counts, strict=True) if n]
+    order = rng.permutation(count)
+    return np.concatenate(rows)[order], np.repeat(np.arange(len(patches)), counts)[order]

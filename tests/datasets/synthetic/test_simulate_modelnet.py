@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
+from pcdet.datasets import build_dataset
 from pcdet.datasets.modelnet.modelnet_dataset import ModelNetDataset
-from pcdet.datasets.synthetic import simulate_modelnet
-from pcdet.datasets.synthetic.shapes import SHAPES, sample_shape
+from pcdet.datasets.synthetic import simulate_modelnet, simulate_shapenetpart
+from pcdet.datasets.synthetic.shapes import PARTS, SHAPES, sample_shape, sample_shape_parts
 from pcdet.datasets.synthetic.surfaces import box, cylinder, ellipsoid, lateral, ring, sample_surface, torus
 
 
@@ -70,6 +71,9 @@ def test_a_frustums_normals_are_perpendicular_to_its_mantle():
     assert len(cylinder((0, 0, 0), 1.0, 1.0)) == 3 and len(cylinder((0, 0, 0), 1.0, 1.0, top=0.0)) == 2
 
 
+THIN = ("door", "fence", "keyboard", "ladder")  # neighbours may lie on the other side
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_has_points_with_fitting_normals(name):
     cloud = sample_shape(name, 1500, rng())
@@ -79,12 +83,12 @@ def test_every_shape_has_points_with_fitting_normals(name):
     _, near = cKDTree(cloud[:, :3]).query(cloud[:, :3], k=6)
     steps = cloud[near[:, 1:], :3] - cloud[:, None, :3]
     slope = np.abs((steps * cloud[:, None, 3:]).sum(axis=2)) / np.linalg.norm(steps, axis=2)
-    assert np.median(slope) < 0.25
+    assert np.median(slope) < (0.45 if name in THIN else 0.25)
 
 
 def test_the_layout_is_modelnets(tmp_path):
     out = simulate_modelnet(tmp_path / "shapes", 5, seed=3, points=64)
-    assert len(SHAPES) >= 10
+    assert len(SHAPES) == 40
     data = ModelNetDataset(
         class_names=list(SHAPES),
         training=True,
@@ -104,3 +108,31 @@ def test_the_layout_is_modelnets(tmp_path):
     assert (out / name).read_bytes() != (other / name).read_bytes()
     with pytest.raises(ValueError, match="test fraction"):
         simulate_modelnet(tmp_path / "none", 2, test_fraction=0.1)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_there_and_the_points_are_those_of_the_shape(name):
+    cloud, part = sample_shape_parts(name, 600, rng())
+    assert np.array_equal(cloud, sample_shape(name, 600, rng()))
+    assert sorted(set(part.tolist())) == list(range(len(PARTS[name])))
+
+
+def test_where_the_parts_of_a_chair_are():
+    cloud, part = sample_shape_parts("chair", 3000, rng())
+    legs, seat, back = (cloud[part == p, 1].mean() for p in range(3))
+    assert legs < seat < back
+
+
+def test_the_layout_is_shapenetparts(tmp_path):
+    out = simulate_shapenetpart(tmp_path / "parts", 5, points=64)
+    first, numbers = 0, {}
+    for name, parts in PARTS.items():
+        numbers[name] = list(range(first, first + len(parts)))
+        first += len(parts)
+    settings = {"DATASET": "ShapeNetPartDataset", "DATA_PATH": str(out), "PARTS": numbers, "NUM_POINTS": 64}
+    train = build_dataset(settings, list(PARTS), training=True)
+    assert np.bincount(train.pack.labels).tolist() == [3] * len(PARTS)
+    sizes = [len(build_dataset({**settings, "EVAL_SPLIT": s}, list(PARTS), training=False)) for s in ("val", "test")]
+    assert sizes == [len(PARTS)] * 2
+    labels = np.concatenate([train[i]["point_labels"] for i in range(len(train))])
+    assert np.unique(labels).tolist() == list(range(first))
