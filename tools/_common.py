@@ -157,7 +157,13 @@ def on_terminal() -> bool:
 
 def split_name(settings: Any) -> str:
     """The name of the split that is evaluated, for a folder."""
-    return str((settings.DATA_CONFIG.get("DATA_SPLIT") or {}).get("test", "test"))
+    data = settings.DATA_CONFIG
+    return str((data.get("DATA_SPLIT") or {}).get("test", data.get("EVAL_SPLIT", "test")))
+
+
+def has_whole_clouds(settings: Any) -> bool:
+    """Is this the configuration of a classifier or segmenter of whole clouds, not of a detector of scenes?"""
+    return "POINT_CLOUD_RANGE" not in settings.DATA_CONFIG
 
 
 def recall_options(settings: Any) -> dict[str, Any]:

@@ -58,9 +58,9 @@ def known_boxes(scene: Scene, class_names: Sequence[str]) -> np.ndarray | None:
 
 
 def draw_results(dataset: Any, results: Sequence[dict[str, Any]], count: int, score: float, folder: Path) -> list[Path]:
-    """Pictures of an evaluation: its first ``count`` scenes, or the confusion matrix of a classifier."""
-    if results and "logits" in results[0]:
-        return [draw_classes(dataset, results, folder)]
+    """Pictures of an evaluation: its first ``count`` scenes, or the confusion matrix of whole clouds."""
+    if hasattr(dataset, "confusion"):
+        return [draw_confusion(dataset.confusion(results), dataset.class_names, folder / "confusion.png")]
     out = []
     for result in results[:count]:
         scene = dataset.load_scene(result["index"])
@@ -85,12 +85,3 @@ def image_of(dataset: Any, scene: Scene) -> Path | None:
         return None
     path = dataset.folder.image_path(dataset.split, scene.frame_id)
     return path if path.is_file() else None
-
-
-def draw_classes(dataset: Any, results: Sequence[dict[str, Any]], folder: Path) -> Path:
-    """``confusion.png``: true classes in rows."""
-    size = len(dataset.class_names)
-    matrix = np.zeros((size, size), dtype=np.int64)
-    for result in results:
-        matrix[dataset.labels[result["index"]], int(np.argmax(result["logits"]))] += 1
-    return draw_confusion(matrix, dataset.class_names, folder / "confusion.png")

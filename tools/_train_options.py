@@ -54,7 +54,8 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--start_epoch", type=int, help="evaluate checkpoints from this epoch on (default: by --num_epochs_to_eval)")
     add("--eval_interval", type=int, metavar="N", help="evaluate while training, every N epochs (default: at the end)")
     add("--val_loss", action="store_true", help="the training loss on the validation set, after every evaluated epoch")
-    best = "keep best_model.pth by this metric of the report, such as Car_3d/moderate_R40 or val/loss"
+    best = "keep best_model.pth by this metric of the report, such as Car_3d/moderate_R40, accuracy/overall or val/loss"
+    best += "; of whole clouds it is measured on those held out of training (HOLD_OUT, VAL_AREAS, the list val)"
     add("--best_metric", metavar="NAME", help=best)
     add("--early_stop", type=int, metavar="N", help="stop after N evaluations without a better --best_metric")
 

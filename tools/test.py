@@ -1,4 +1,8 @@
-"""Evaluate checkpoints of a detector or a classifier."""
+"""Evaluate checkpoints of a detector, a classifier or a segmenter.
+
+Without --ckpt a classifier or segmenter is evaluated at its last epoch and, where training kept best_model.pth by
+--best_metric, at the epoch that the held-out clouds chose. The test set chooses nothing.
+"""
 
 import argparse
 import copy
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from _common import (
     add_common_options,
+    has_whole_clouds,
     on_terminal,
     output_folder,
     parse_options,
@@ -42,7 +47,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--split", choices=["train", "val", "test"], help="evaluate this split without augmentation")
     add("--score_thresh", type=float, default=0.3, help="recall and precision count detections from this score on")
     add("--min_points", type=int, default=0, help="recall counts objects with at least so many points")
-    add("--draw", type=int, default=0, metavar="N", help="draw the first N scenes (a classifier: its confusion matrix)")
+    add(
+        "--draw",
+        type=int,
+        default=0,
+        metavar="N",
+        help="draw the first N scenes (clouds get their confusion matrix anyway)",
+    )
+    votes = "whole clouds: also add up the scores of N views (a classifier's turned about the up axis), printed beside"
+    add("--votes", type=int, default=1, metavar="N", help=votes)
     return parse_options(parser, arguments)
 
 
@@ -53,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if config is None:
         return 0
     settings = on_split(config.settings, given.split)
+    if given.votes > 1 and not has_whole_clouds(settings):
+        raise ValueError("--votes is for classifiers and segmenters of whole clouds")
     device = start(given)
     run_folder = output_folder(given, config)
     folder = run_folder / "eval"
@@ -73,9 +88,12 @@ def on_split(settings: Any, split: str | None) -> Any:
     """Settings whose test split is another one: its infos are read, and nothing is augmented."""
     if split is None:
         return settings
+    settings = copy.deepcopy(settings)
+    if has_whole_clouds(settings):
+        settings.DATA_CONFIG.EVAL_SPLIT = split
+        return settings
     if "INFO_PATH" not in settings.DATA_CONFIG:
         raise ValueError(f"--split: {settings.DATA_CONFIG.DATASET} has no INFO_PATH to choose from; leave it out")
-    settings = copy.deepcopy(settings)
     data = settings.DATA_CONFIG
     known = {data.DATA_SPLIT[mode]: data.INFO_PATH[mode] for mode in ("train", "test")}
     renamed = [name.replace(f"_{data.DATA_SPLIT.test}", f"_{split}") for name in data.INFO_PATH.test]
@@ -139,19 +157,44 @@ def chosen_checkpoint(given: argparse.Namespace, ckpt_dir: Path) -> Path | None:
 
 
 def evaluate_one(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str) -> None:
-    """Evaluate one checkpoint into ``eval/epoch_N/<split>/<eval_tag>``."""
-    from pcdet.train_utils.checkpoint import epoch_of
+    """Evaluate one checkpoint into ``eval/epoch_N/<split>/<eval_tag>``, and the chosen epoch into ``eval/best/...``."""
+    from pcdet.train_utils.checkpoint import BEST, epoch_of
     from pcdet.utils.logging import get_logger
 
     path = chosen_checkpoint(given, ckpt_dir)
     epoch = epoch_of(path) if path else "pretrained"
-    folder = folder / f"epoch_{epoch}" / split / given.eval_tag
     if path is not None:
-        evaluation = evaluator.checkpoint(path, folder)
+        evaluate_and_draw(given, evaluator, path, folder / f"epoch_{epoch}" / split / given.eval_tag)
     else:
+        folder = folder / f"epoch_{epoch}" / split / given.eval_tag
         evaluation = evaluator(folder)
         get_logger().info("\n%s", evaluation.report.text)
-    if given.draw:
+        finish(given, evaluator, evaluation, folder)
+    best = ckpt_dir / BEST
+    if path is not None and given.ckpt is None and best.is_file() and hasattr(evaluator.dataset, "add_votes"):
+        get_logger().info("That was the last epoch. Now the one that was chosen on held-out clouds:")
+        evaluate_and_draw(given, evaluator, best, folder / "best" / split / given.eval_tag)
+
+
+def evaluate_and_draw(given: argparse.Namespace, evaluator: "Evaluator", path: Path, folder: Path) -> None:
+    """Evaluate a checkpoint, alone and with votes, and draw what was asked for."""
+    finish(given, evaluator, evaluator.checkpoint(path, folder), folder)
+
+
+def finish(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:
+    """Votes, pictures."""
+    from pcdet.train_utils.voting import evaluate_votes
+    from pcdet.utils.logging import get_logger
+
+    if given.votes > 1:
+        voted = evaluate_votes(evaluator, given.votes, folder / f"votes_{given.votes}")
+        lines = [
+            f"{name}: single pass {value:.4f}, {given.votes} votes {voted.metrics[name]:.4f}"
+            for name, value in evaluation.report.metrics.items()
+            if name in voted.metrics
+        ]
+        get_logger().info("Votes beside the single pass:\n%s", "\n".join(lines))
+    if given.draw or hasattr(evaluator.dataset, "confusion"):
         draw(given, evaluator, evaluation, folder)
 
 

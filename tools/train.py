@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _common import (
+    has_whole_clouds,
     on_terminal,
     output_folder,
     read_config,
@@ -146,10 +147,23 @@ def build(
         file = given.pretrained_model
         load_pretrained(model, load_checkpoint(file), file, partial=given.partial)
     trainer = Trainer(model, training_set, optimization, run_options(given, config, folder, device, seed))
-    trainer.monitor = build_monitor(given, config, folder, trainer, test_set)
+    trainer.monitor = build_monitor(given, config, folder, trainer, monitored(given, settings, test_set, seed))
     if found:
         trainer.resume(found[1], found[0])
     return trainer, test_set
+
+
+def monitored(given: argparse.Namespace, settings: Any, test_set: Any, seed: int) -> Any:
+    """The data set that is evaluated while the model trains.
+
+    Of whole clouds the test set chooses nothing: --best_metric looks at those that are held out of training.
+    """
+    from pcdet.datasets import build_dataset
+
+    if not chooses_on_val(given, settings):
+        return test_set
+    data = {**settings.DATA_CONFIG, "EVAL_SPLIT": "val"}
+    return build_dataset(data, settings.CLASS_NAMES, training=False, seed=seed)
 
 
 def run_options(given: argparse.Namespace, config: "Config", folder: Path, device: Any, seed: int) -> Any:
@@ -209,7 +223,7 @@ def build_evaluator(given: argparse.Namespace, config: "Config", trainer: "Train
 
 
 def build_monitor(
-    given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
+    given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", validation_set: Any
 ) -> "Monitor | None":
     """What is evaluated while the model trains, if any option asks for it."""
     from pcdet.train_utils.validation import Monitor
@@ -218,7 +232,7 @@ def build_monitor(
     if given.eval_interval is None and not given.val_loss and given.best_metric is None:
         return None
     return Monitor(
-        build_evaluator(given, config, trainer, test_set),
+        build_evaluator(given, config, trainer, validation_set),
         eval_folder(folder),
         interval=1 if given.eval_interval is None else given.eval_interval,
         metric=given.best_metric,
@@ -226,21 +240,32 @@ def build_monitor(
         with_metrics=given.eval_interval is not None or (given.best_metric is not None and not by_loss),
         with_loss=given.val_loss or by_loss,
         seed=trainer.options.seed,
-        split=split_name(config.settings),
+        split="val" if chooses_on_val(given, config.settings) else split_name(config.settings),
     )
+
+
+def chooses_on_val(given: argparse.Namespace, settings: Any) -> bool:
+    """Is what is evaluated while the model trains something else than the test set?"""
+    return given.best_metric is not None and has_whole_clouds(settings)
 
 
 def evaluate_checkpoints(
     files: list[Path], given: argparse.Namespace, config: "Config", folder: Path, trainer: "Trainer", test_set: Any
 ) -> None:
-    """Evaluate the checkpoints one by one, but for those whose epochs were evaluated while the model trained."""
-    from pcdet.train_utils.checkpoint import epoch_of
+    """Evaluate the checkpoints one by one, but for those whose epochs were evaluated while the model trained.
+
+    Where held-out clouds chose an epoch, that one is evaluated too, into ``best``.
+    """
+    from pcdet.train_utils.checkpoint import BEST, epoch_of
     from pcdet.train_utils.evaluate import evaluate_files
 
     evaluator = build_evaluator(given, config, trainer, test_set)
-    done = trainer.monitor.evaluated if trainer.monitor is not None else set()
+    split, on_val = split_name(config.settings), chooses_on_val(given, config.settings)
+    done = trainer.monitor.evaluated if trainer.monitor is not None and not on_val else set()
     remaining = [f for f in files if epoch_of(f) not in done]
-    evaluate_files(evaluator, remaining, eval_folder(folder), split_name(config.settings))
+    evaluate_files(evaluator, remaining, eval_folder(folder), split)
+    if on_val and (folder / "ckpt" / BEST).is_file():
+        evaluator.checkpoint(folder / "ckpt" / BEST, eval_folder(folder) / "best" / split)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_a_classifier_is_trained_resumed_and_evaluated(tools, shapes, tmp_path, 
 
     assert test([*common, "--save_to_file", "--draw", "1", "--infer_time", *end]) == 0
     folder = run / "eval" / "epoch_2" / "test" / "default"
-    assert len(json.loads((folder / "final_result" / "data" / "results.json").read_text())) == 14
+    assert len(json.loads((folder / "final_result" / "data" / "results.json").read_text())) == 40
     assert (folder / "pictures" / "confusion.png").is_file()
     out = capsys.readouterr().out
     assert (folder / "report.txt").read_text().strip() in out and "ms a batch of 16 on cpu" in out
@@ -59,7 +59,33 @@ def test_testing_without_a_checkpoint_names_the_folder(tools, shapes, tmp_path):
         tools("test")([*given, "--set", "DATA_CONFIG.DATA_PATH", str(shapes)])
 
 
-def test_a_split_can_be_chosen_only_where_there_are_infos(tools, shapes, tmp_path):
-    given = ["--cfg_file", SHAPES, "--output_dir", str(tmp_path), "--split", "train"]
-    with pytest.raises(ValueError, match="--split: ModelNetDataset has no INFO_PATH"):
-        tools("test")([*given, "--set", "DATA_CONFIG.DATA_PATH", str(shapes)])
+def test_held_out_clouds_choose_the_epoch_and_votes_stand_beside(tools, shapes, tmp_path, capsys):
+    common = ["--cfg_file", SHAPES, "--workers", "0", "--output_dir", str(tmp_path), "--device", "cpu"]
+    small = ["DATA_CONFIG.NUM_POINTS", "128", "DATA_CONFIG.HOLD_OUT", "0.25", "MODEL.BACKBONE_3D.SA_CONFIG.NSAMPLE"]
+    end = ["--set", "DATA_CONFIG.DATA_PATH", str(shapes), *small, "[4, 4]"]
+    assert tools("train")([*common, "--epochs", "2", "--best_metric", "accuracy/overall", *end]) == 0
+    run = tmp_path / "synthetic_models" / "pointnet2_ssg_shapes" / "default"
+    out = capsys.readouterr().out
+    assert "train: 120 clouds" in out and "val: 40 clouds" in out and "the best so far" in out
+    evaluated = run / "eval" / "eval_with_train"
+    assert (evaluated / "eval_list_val.txt").read_text() == "1\n2\n"
+    assert (evaluated / "eval_list_test.txt").read_text() == "2\n"
+    assert (evaluated / "best" / "test" / "metrics.json").is_file()
+
+    assert tools("test")([*common, "--votes", "2", *end]) == 0
+    out = capsys.readouterr().out
+    assert "accuracy/overall: single pass" in out and "2 votes" in out and "chosen on held-out clouds" in out
+    for epoch in ("epoch_2", "best"):
+        folder = run / "eval" / epoch / "test" / "default"
+        assert (folder / "pictures" / "confusion.png").is_file() and (folder / "votes_2" / "metrics.json").is_file()
+
+    assert tools("test")([*common, "--split", "val", *end]) == 0
+    assert (run / "eval" / "epoch_2" / "val" / "default" / "metrics.json").is_file()
+
+
+def test_without_held_out_clouds_no_epoch_can_be_chosen(tools, shapes, tmp_path):
+    given = ["--cfg_file", SHAPES, "--workers", "0", "--output_dir", str(tmp_path), "--device", "cpu"]
+    with pytest.raises(ValueError, match="set HOLD_OUT"):
+        tools("train")([*given, "--best_metric", "accuracy/overall", "--set", "DATA_CONFIG.DATA_PATH", str(shapes)])
+    with pytest.raises(ValueError, match="--votes is for classifiers"):
+        tools("test")(["--cfg_file", "cfgs/kitti_models/pointpillar.yaml", "--votes", "2"])

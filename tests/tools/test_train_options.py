@@ -106,14 +106,17 @@ def test_watching_a_run_keeps_the_best_and_stops_early(train, capsys):
     """A rate of zero improves nothing: after the first evaluation, one more is the last."""
     watch = ["--val_loss", "--best_metric", "val/loss", "--early_stop", "1", "--eval_interval", "1"]
     still = ["OPTIMIZATION.LR", "1e-12", "OPTIMIZATION.FREEZE_BN", "True", "OPTIMIZATION.EMA_DECAY", "0.5"]
+    still += ["DATA_CONFIG.HOLD_OUT", "0.4"]  # what is watched; the test set chooses nothing
     run = train(*watch, "--ckpt_save_steps", "2", sets=still, epochs=5)
     out = capsys.readouterr().out
     assert "Stopping early: val/loss" in out and "Validation after epoch 1: val/" in out
     epochs = sorted(p.name for p in (run / "ckpt").glob("checkpoint_epoch*"))
     assert 2 <= len(epochs) < 5
     assert (run / "ckpt" / "best_model.pth").is_file() and list((run / "ckpt").glob("checkpoint_step_*.pth"))
-    evaluated = (run / "eval" / "eval_with_train" / "eval_list_test.txt").read_text().split()
-    assert evaluated == [str(n) for n in range(1, len(epochs) + 1)], "each epoch once, none again at the end"
+    evaluated = run / "eval" / "eval_with_train"
+    watched = (evaluated / "eval_list_val.txt").read_text().split()
+    assert watched == [str(n) for n in range(1, len(epochs) + 1)], "each epoch once, none again at the end"
+    assert (evaluated / "eval_list_test.txt").read_text().split() == [str(len(epochs))]
     assert train(*watch, sets=still, epochs=5) == run
     out = capsys.readouterr().out
     assert f"Finished already ({len(epochs)}/5 epochs). Train longer without --early_stop, anew with --fresh" in out

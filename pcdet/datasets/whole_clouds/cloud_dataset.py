@@ -39,6 +39,7 @@ class CloudDataset(Dataset, ABC):
     """
 
     vectors: slice | None = None  # columns of a loaded cloud that hold directions
+    turned_votes: bool  # whether the views that vote are turned about the up axis, beside the order of their points
 
     def __init__(
         self,
@@ -97,6 +98,10 @@ class CloudDataset(Dataset, ABC):
             "point_clouds": np.ascontiguousarray(cloud, dtype=np.float32),
             **targets,
         }
+
+    def set_vote(self, number: int | None, count: int = 1) -> None:
+        """Hand out view ``number`` of ``count``, or (``None``) the clouds as they are. For evaluation only."""
+        self.vote = None if number is None else Vote(number, count, self.turned_votes)
 
     def _viewed(self, cloud: np.ndarray, index: int) -> tuple[np.ndarray, np.ndarray]:
         """The cloud as ``vote`` says, and the row that each of its rows was."""

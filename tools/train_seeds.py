@@ -1,0 +1,110 @@
+"""Train a configuration with several seeds, and report mean and standard deviation of what each reaches.
+
+    python tools/train_seeds.py --seeds 3 --cfg_file cfgs/... [options of tools/train.py] [--set KEY VALUE ...]
+
+Seed N trains into <extra_tag>_seed_N, so that a stopped series goes on where it was. <extra_tag>_seeds.txt and
+<extra_tag>_seeds.json, beside these folders, hold every metric of the test set for the last epoch and, with
+--best_metric, for the chosen one.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _common import ROOT, read_config, run, split_name
+
+Metrics = dict[str, float]
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Our options, and those that are passed on to every training."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--seeds", type=int, default=3, help="seeds 0 to N - 1 (default: 3)")
+    add("--cfg_file", required=True, help="the model's YAML")
+    add("--extra_tag", default="default", help="beginning of the folders' names")
+    add("--output_dir", type=Path, default=ROOT / "output", help="root of the output (default: output)")
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    cut = arguments.index("--set") if "--set" in arguments else len(arguments)
+    given, passed = parser.parse_known_args(arguments[:cut])
+    if given.seeds < 2:
+        parser.error("--seeds needs at least 2: one seed has no deviation")
+    given.set_cfgs, given.batch_size, given.print_config = arguments[cut + 1 :], None, False
+    return given, passed + arguments[cut:]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, collect, summarise."""
+    given, passed = parse(arguments)
+    config = read_config(given, [])
+    group = given.output_dir / config.exp_group_path / config.tag
+    found: dict[str, list[Metrics]] = {}
+    for seed in range(given.seeds):
+        tag = f"{given.extra_tag}_seed_{seed}"
+        own = ["--cfg_file", given.cfg_file, "--output_dir", str(given.output_dir), "--extra_tag", tag]
+        command = [sys.executable, str(ROOT / "tools" / "train.py"), *own, "--seed", str(seed), *passed]
+        status = subprocess.run(command, check=False).returncode
+        if status:
+            raise ValueError(f"seed {seed}: training ended with the status {status}")
+        for what, metrics in collect(group / tag, split_name(config.settings)).items():
+            found.setdefault(what, []).append(metrics)
+    summary = {what: summarise(runs) for what, runs in found.items() if len(runs) == given.seeds}
+    text = table(summary, given.seeds)
+    write(group, given.extra_tag, summary, text)
+    print(text)
+    return 0
+
+
+def collect(folder: Path, split: str) -> dict[str, Metrics]:
+    """Metrics of a finished run: of its last epoch, and of the chosen one. Raises ``ValueError`` without any."""
+    evaluated = folder / "eval" / "eval_with_train"
+    epochs = sorted(
+        (p for p in evaluated.glob(f"epoch_*/{split}/metrics.json")),
+        key=lambda p: int(p.parent.parent.name.removeprefix("epoch_")),
+    )
+    if not epochs:
+        raise ValueError(f"{evaluated} holds no evaluation of the split {split}")
+    out = {"last epoch": json.loads(epochs[-1].read_text(encoding="utf-8"))}
+    best = evaluated / "best" / split / "metrics.json"
+    if best.is_file():
+        out["chosen epoch"] = json.loads(best.read_text(encoding="utf-8"))
+    return out
+
+
+def summarise(runs: Sequence[Metrics]) -> dict[str, dict[str, Any]]:
+    """Mean, sample standard deviation and the values themselves of every metric that all runs have."""
+    names = [name for name in runs[0] if all(name in metrics for metrics in runs)]
+    columns = {name: [metrics[name] for metrics in runs] for name in names}
+    return {
+        name: {"mean": statistics.fmean(values), "std": statistics.stdev(values), "values": values}
+        for name, values in columns.items()
+    }
+
+
+def table(summary: dict[str, dict[str, dict[str, Any]]], seeds: int) -> str:
+    """One line a metric."""
+    lines = []
+    for what, metrics in summary.items():
+        lines.append(f"{what}, {seeds} seeds: mean +- standard deviation (each seed)")
+        width = max(map(len, metrics))
+        for name, row in metrics.items():
+            each = " ".join(f"{value:.4f}" for value in row["values"])
+            lines.append(f"  {name:<{width}} {row['mean']:.4f} +- {row['std']:.4f}  ({each})")
+    return "\n".join(lines)
+
+
+def write(group: Path, tag: str, summary: dict[str, Any], text: str) -> None:
+    """``<tag>_seeds.txt`` and ``<tag>_seeds.json``."""
+    from pcdet.utils.files import write_json, write_text
+
+    write_text(group / f"{tag}_seeds.txt", text + "\n")
+    write_json(group / f"{tag}_seeds.json", summary)
+
+
+if __name__ == "__main__":
+    run(main)
