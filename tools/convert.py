@@ -88,14 +88,14 @@ def fitted(given: argparse.Namespace, checkpoint: dict[str, Any], logger: Any) -
 
 
 def info_of(given: argparse.Namespace, settings: Any, logger: Any) -> Any:
-    """What the data set tells a model. A detector's needs no data; a classifier's data set must be there."""
-    from pcdet.datasets import build_dataset
+    """What the data set tells a model; no data are read for it."""
+    from pcdet.datasets import describe_clouds
     from pcdet.datasets.clouds import CloudFiles
 
     data = settings.DATA_CONFIG
     if "POINT_CLOUD_RANGE" in data:
         return CloudFiles([given.input], data, settings.CLASS_NAMES, logger).info  # the file is named, never read
-    return build_dataset(data, settings.CLASS_NAMES, training=False).info
+    return describe_clouds(data, settings.CLASS_NAMES)
 
 
 if __name__ == "__main__":
