@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "train_utils": {"models", "datasets", "evaluation", "visual", "layers", "ops", "structures", "config", "utils"},
 }
 # Modules that import an optional or heavy package live in one file each.
-ONE_FILE = {"spconv", "spconv_triton", "tensorboardX", "h5py", "safetensors"}
+ONE_FILE = {"spconv", "spconv_triton", "tensorboardX", "pynvml", "h5py", "safetensors"}
 
 
 def modules_imported(file: Path, tree: ast.AST) -> list[tuple[int, str]]:

@@ -49,6 +49,8 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--logger_iter_interval", type=int, default=50, help="steps from one log line to the next")
+    profile = "write a profiler trace of N steps and a table of the 15 costliest operators into profile/"
+    add("--profile", type=int, default=0, metavar="N", help=profile)
     add("--use_tqdm_to_record", action="store_true", help="a bar instead of log lines (always so on a terminal)")
     add("--num_epochs_to_eval", type=int, default=0, help="evaluate the checkpoints of the last N epochs; 0: the last")
     add("--start_epoch", type=int, help="evaluate checkpoints from this epoch on (default: by --num_epochs_to_eval)")

@@ -183,6 +183,7 @@ def run_options(given: argparse.Namespace, config: "Config", folder: Path, devic
         nan_policy=given.nan_policy,
         nan_limit=given.nan_limit,
         log_interval=given.logger_iter_interval,
+        profile_steps=given.profile,
         bar=given.use_tqdm_to_record or on_terminal(),
         config_text=config.dump(),
     )

@@ -175,7 +175,7 @@ def _over_ranks(sums: Tensor, group: dist.ProcessGroup | None, shared: bool) -> 
     if not shared:
         return sums
     everywhere = sums.clone()
-    dist.all_reduce(everywhere, group=group)
+    ranks.all_reduce(everywhere, group=group)
     return everywhere
 
 

@@ -2,10 +2,9 @@
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from pcdet.structures.detections import TrainOutput
 from pcdet.train_utils.batches import BatchPlan, training_loader
 from pcdet.train_utils.checkpoint import VERSION, CheckpointKeeper
 from pcdet.train_utils.determinism import naming_operators
+from pcdet.train_utils.device_usage import DeviceUsage
 from pcdet.train_utils.ema import WeightAverage
 from pcdet.train_utils.global_batch import describe_batch, with_scaled_rate
 from pcdet.train_utils.launch import distribute, seed_everything, synchronize_norms
@@ -26,12 +26,15 @@ from pcdet.train_utils.non_finite import Finding, NonFinitePolicy
 from pcdet.train_utils.optimizers import apply_values, batch_norms, build_optimizer, load_optimizer_state, train_mode
 from pcdet.train_utils.precision import Precision
 from pcdet.train_utils.prefetch import on_device
+from pcdet.train_utils.profiling import StepProfiler
 from pcdet.train_utils.progress import Progress
 from pcdet.train_utils.resume import PLACE_KEYS, Place, announce_changes, library_versions, place_of, sampler_state
 from pcdet.train_utils.schedules import RunLength, build_schedule
 from pcdet.train_utils.settings import Optimization
 from pcdet.train_utils.shared_memory import check_shared_memory
 from pcdet.train_utils.signals import StopSignals
+from pcdet.train_utils.speed import Speed, scalars
+from pcdet.train_utils.step_times import StepTimes
 from pcdet.train_utils.tracking import Tracker
 from pcdet.train_utils.validation import Monitor
 from pcdet.train_utils.weights import load_weights
@@ -55,20 +58,9 @@ class RunOptions:
     nan_policy: Literal["stop", "skip"] = "stop"
     nan_limit: int = 10  # steps in a row that ``skip`` passes over
     log_interval: int = 50
+    profile_steps: int = 0  # steps of which a trace is written
     bar: bool = False
     config_text: str = ""  # the resolved YAML, to notice a change when the run is resumed
-
-
-@dataclass
-class Clock:
-    """Seconds since it was last read."""
-
-    mark: float = field(default_factory=time.perf_counter)
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        before, self.mark = self.mark, time.perf_counter()
-        return self.mark - before
 
 
 class Trainer:
@@ -99,6 +91,9 @@ class Trainer:
         # Models that keep OpenPCDet's buffer global_step are told of every step.
         self.count_step = getattr(self.model, "update_global_step", lambda: None)
         self.runner = distribute(self.model, self.device)
+        self.times = StepTimes(self.device)
+        if isinstance(self.runner, DistributedDataParallel):
+            self.runner.register_comm_hook(None, self.times.reduce_bucket)
         steps = self.plan.steps_per_epoch
         self.total_steps = steps * settings.num_epochs
         self.schedule = build_schedule(settings, RunLength(self.total_steps, steps, self.plan.samples_per_step))
@@ -118,6 +113,9 @@ class Trainer:
             steps_between=options.checkpoint_steps,
         )
         self.tracker = Tracker(options.folder if ranks.is_main() else None)
+        self.usage = DeviceUsage(self.device)
+        self.speed = Speed(samples_per_step=self.plan.samples_per_step, workers=options.workers, world=self.plan.world)
+        self.profiler = StepProfiler(options.folder / "profile", options.profile_steps, self.device)
 
     def fit(self) -> bool:
         """Train from the present place to the end of the last epoch.
@@ -134,7 +132,7 @@ class Trainer:
             self.keeper.remove_leftovers()
             check_shared_memory(self.dataset, self.plan.batch_size, self.options.workers)
         train_mode(self.model, self.settings.freeze_bn)
-        with self.signals, naming_operators():
+        with self.signals, naming_operators(), self.profiler, ranks.timing_collectives(self.times.collective):
             over = self._train(on_device(self._loader(), self.device), self._progress())
         self.tracker.close()
         ranks.barrier()
@@ -168,7 +166,8 @@ class Trainer:
         signalled = self.signals.received is not None
         is_bad, self.must_stop = ranks.any_over_ranks([bool(found), signalled], self.device)
         if not is_bad:
-            terms["grad_norm"] = self._clip()
+            with self.times.phase("optimizer"):
+                terms["grad_norm"] = self._clip()
             is_bad = not (math.isfinite(terms["grad_norm"]) or self.precision.tolerates_overflow())
             if is_bad:  # on every rank: they have exchanged their gradients
                 found = [Finding("a gradient", batch, {"gradient norm": terms["grad_norm"]}) for batch in group]
@@ -176,7 +175,9 @@ class Trainer:
             self.non_finite.handle(found[:1], self.place)
             self.place.step += 1
         else:
-            self._count(took=self.precision.step(self.optimizer))
+            with self.times.phase("optimizer"):
+                took = self.precision.step(self.optimizer)
+            self._count(took)
         return {"meta_data/learning_rate": values.lr, **{f"train/{k}": v for k, v in terms.items()}}
 
     def _backward(self, group: list[Batch]) -> tuple[dict[str, float], list[Finding]]:
@@ -187,10 +188,12 @@ class Trainer:
         rows = []
         for i, batch in enumerate(group):
             with self._reduced(last=i == len(group) - 1):
-                with self.precision.autocast(), counting(over_ranks=self.settings.global_normalizer):
-                    output = self.runner(batch)
-                loss = torch.stack([term.float() for term in output.losses.values()]).sum()
-                self.precision.backward(loss / len(group))
+                with self.times.phase("forward"):
+                    with self.precision.autocast(), counting(over_ranks=self.settings.global_normalizer):
+                        output = self.runner(batch)
+                    loss = torch.stack([term.float() for term in output.losses.values()]).sum()
+                with self.times.phase("backward"):
+                    self.precision.backward(loss / len(group))
             rows.append(_scalars(loss, output))
         named = [dict(zip(row, values.tolist(), strict=True)) for row, values in rows]
         found = [
@@ -236,10 +239,11 @@ class Trainer:
 
     def _step_and_report(self, batches: Iterator[Batch], progress: Progress) -> None:
         epoch, number = self.place.epoch, self.place.step
-        clock = Clock()
+        self.times.start_step()
         group = [next(batches) for _ in range(self.plan.micro_batches(epoch, number))]
-        data_seconds = clock.lap()
+        data_seconds = self.times.have_data()
         values = self.take_step(group)
+        steps = self._steps()
         progress.step(
             epoch,
             number,
@@ -247,16 +251,29 @@ class Trainer:
             loss=values["train/loss"],
             lr=values["meta_data/learning_rate"],
             data=data_seconds,
-            forward=clock.lap(),
+            forward=self.times.end_step(steps),
         )
-        steps = self._steps()
+        self.profiler.step()
         if math.isfinite(values["train/loss"]):
             skipped = {"train/skipped_steps": self.place.skipped} if self.precision.tolerates_overflow() else {}
             self.tracker.scalars({**values, **skipped}, steps)
+        self._report_times()
         if (number + 1) % self.options.log_interval == 0:
-            self.tracker.close_interval(steps)
+            self._close_interval(steps)
         if ranks.is_main() and not self.must_stop:
             self.keeper.save_due(self.state, steps)
+
+    def _report_times(self) -> None:
+        """Pass on the times of the steps that the device has finished."""
+        for report in self.times.read():
+            self.tracker.scalars(scalars(report, self.plan.samples_per_step, self.plan.world), report.step)
+            self.speed.add(report)
+
+    def _close_interval(self, steps: int) -> None:
+        usage = self.usage.read()
+        self.tracker.scalars(usage, steps)
+        self.tracker.close_interval(steps)
+        self.speed.tell(usage)
 
     def _steps(self) -> int:
         """Steps of the run so far, taken or not."""
@@ -269,7 +286,7 @@ class Trainer:
             "Stopped by %s after step %d of epoch %d; the same command goes on from there",
             name, self.place.step, self.place.epoch + 1,
         )  # fmt: skip
-        self.tracker.close_interval(self._steps())
+        self._close_interval(self._steps())
         if ranks.is_main():
             self.keeper.save_step(self.state())
 
@@ -279,7 +296,7 @@ class Trainer:
         self.place.step = 0
         is_last = self.place.epoch == self.settings.num_epochs
         stops_early = self._evaluate(is_last)
-        self.tracker.close_interval(self._steps())
+        self._close_interval(self._steps())
         due = is_last or stops_early or self.place.epoch % self.options.checkpoint_epochs == 0
         if ranks.is_main() and due:
             self.keeper.save_epoch(self.state())

@@ -49,8 +49,7 @@ class Tracker:
         self.history = History()
         self.folder = folder
         self.writer: Any = None
-        self._sums: dict[str, float] = {}
-        self._count = 0
+        self._sums: dict[str, tuple[float, int]] = {}  # tag -> sum and number of the values of an interval
         if folder is not None:
             self.writer = open_writer(folder / "tensorboard")
 
@@ -65,8 +64,8 @@ class Tracker:
             return
         for tag, value in values.items():
             self.writer.add_scalar(tag, value, step)
-            self._sums[tag] = self._sums.get(tag, 0.0) + value
-        self._count += 1
+            total, count = self._sums.get(tag, (0.0, 0))
+            self._sums[tag] = (total + value, count + 1)
 
     def values(self, values: Mapping[str, float], step: int) -> None:
         """Record what is measured now and then, such as an evaluation's metrics; tags without a group are ``eval/``."""
@@ -79,10 +78,10 @@ class Tracker:
 
     def close_interval(self, step: int) -> None:
         """Add the means since the last call to the history and save it."""
-        if self.folder is None or not self._count:
+        if self.folder is None or not self._sums:
             return
-        self.history.add({tag: total / self._count for tag, total in self._sums.items()}, step)
-        self._sums, self._count = {}, 0
+        self.history.add({tag: total / count for tag, (total, count) in self._sums.items()}, step)
+        self._sums = {}
         self.history.save(self.folder / "history.json")
 
     def close(self) -> None:

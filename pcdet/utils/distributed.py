@@ -1,6 +1,10 @@
 """Ranks and collectives; every function works, and does nothing, in a single process."""
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -36,6 +40,30 @@ def barrier() -> None:
         dist.barrier()
 
 
+@dataclass
+class _Watch:
+    around: Callable[[], AbstractContextManager] = contextlib.nullcontext
+
+
+_watch = _Watch()
+
+
+@contextlib.contextmanager
+def timing_collectives(around: Callable[[], AbstractContextManager]) -> Iterator[None]:
+    """Within it, every :func:`all_reduce` runs inside a context that ``around`` makes."""
+    before, _watch.around = _watch.around, around
+    try:
+        yield
+    finally:
+        _watch.around = before
+
+
+def all_reduce(tensor: Tensor, op: dist.ReduceOp = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None) -> None:
+    """Put the sum over the ranks (or what ``op`` says) into ``tensor``."""
+    with _watch.around():
+        dist.all_reduce(tensor, op, group=group)
+
+
 def gather_objects(value: T) -> list[T]:
     """The values of all ranks, in rank order, on every rank. Values are plain types and NumPy arrays."""
     if not is_distributed():
@@ -53,7 +81,7 @@ def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
     tensor = torch.tensor([float(values[k]) for k in keys], dtype=torch.float64)
     if dist.get_backend() == "nccl":
         tensor = tensor.to(torch.device("cuda", local_rank()))
-    dist.all_reduce(tensor)
+    all_reduce(tensor)
     return dict(zip(keys, (tensor / world_size()).tolist(), strict=True))
 
 
@@ -62,7 +90,7 @@ def any_over_ranks(flags: list[bool], device: torch.device) -> list[bool]:
     if not is_distributed():
         return flags
     raised = torch.tensor(flags, dtype=torch.int32, device=device if dist.get_backend() == "nccl" else "cpu")
-    dist.all_reduce(raised, dist.ReduceOp.MAX)
+    all_reduce(raised, dist.ReduceOp.MAX)
     return [bool(value) for value in raised.tolist()]
 
 
@@ -73,5 +101,5 @@ def sum_over_ranks(count: Tensor | int) -> Tensor:
         return total
     if dist.get_backend() == "nccl" and not total.is_cuda:
         total = total.to(torch.device("cuda", local_rank()))
-    dist.all_reduce(total)
+    all_reduce(total)
     return total

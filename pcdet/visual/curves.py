@@ -48,6 +48,10 @@ def kind_of(tag: str, values: Sequence[float]) -> str:
     name = tag.rsplit("/", 1)[-1].lower()
     if "loss" in name:
         return "Losses"
+    if tag.startswith("time/"):
+        return "Seconds a step"
+    if tag.startswith(("speed/", "device/")):
+        return "Speed and device"
     if name in ("learning_rate", "lr"):
         return "Learning rate"
     if name == "grad_norm":

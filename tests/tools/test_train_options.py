@@ -48,7 +48,9 @@ def module(root, monkeypatch):
 
 def test_every_option_of_the_engine_reaches_it(module):
     options = "--ckpt_save_steps 7 --ckpt_save_time_interval 9 --max_ckpt_save_num 3 --ckpt_save_interval 2".split()
-    options += "--nan_policy skip --nan_limit 4 --sync_bn --logger_iter_interval 11 --use_tqdm_to_record".split()
+    options += (
+        "--nan_policy skip --nan_limit 4 --sync_bn --logger_iter_interval 11 --use_tqdm_to_record --profile 6".split()
+    )
     given = module("_train_options").parse("", ["--cfg_file", SHAPES, "--workers", "5", *options])
 
     class NoConfig:
@@ -58,6 +60,7 @@ def test_every_option_of_the_engine_reaches_it(module):
     found = module("train").run_options(given, NoConfig(), Path("out"), torch.device("cpu"), 8)
     assert (found.checkpoint_steps, found.latest_seconds, found.max_checkpoints) == (7, 9, 3)
     assert (found.checkpoint_epochs, found.nan_policy, found.nan_limit, found.sync_bn) == (2, "skip", 4, True)
+    assert found.profile_steps == 6
     assert (found.log_interval, found.bar, found.workers, found.seed, found.config_text) == (11, True, 5, 8, "text")
 
 

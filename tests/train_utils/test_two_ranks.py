@@ -151,6 +151,16 @@ def test_another_world_and_batch_keep_samples_schedule_and_rate_e6(pair, tmp_pat
     assert rest.schedule(rest.place.it).lr == pytest.approx(before.schedule(3).lr)
 
 
+def test_communication_is_measured(pair):
+    """Each step waits for the other's gradients; phases add up to nearly all of a step, and none is negative."""
+    for rank in pair[0]:
+        times = rank["times"]
+        assert len(times["wall"]) == 5 and min(map(min, times.values())) >= 0
+        assert min(times["communication"]) > 0
+        phases = sum(sum(values) for name, values in times.items() if name != "wall")
+        assert 0.5 * sum(times["wall"]) < phases <= 1.001 * sum(times["wall"])
+
+
 def test_e12_a_bad_number_on_one_rank_stops_both_in_the_same_step(pair):
     (zero, one), folder = pair
     assert zero["stop"]["tried"] == one["stop"]["tried"] < 2

@@ -166,9 +166,19 @@ def evaluated(folder: Path, length: int) -> list[str]:
     return [r["frame_id"] for r in evaluator(folder).results]
 
 
+def times(folder: Path) -> dict[str, list[float]]:
+    """Seconds of every step, by phase."""
+    trainer = trainer_of(CASES["fake, synchronised"], folder, batch_size=4)
+    reports = []
+    trainer.speed.add = reports.append
+    trainer.fit()
+    return {"wall": [r.wall for r in reports], **{k: [r.phases[k] for r in reports] for k in reports[0].phases}}
+
+
 def fakes(folder: Path) -> dict[str, Any]:
     """All that needs no detector."""
     found: dict[str, Any] = {"prefix": prefix(CASES["fake, frozen"], folder / "prefix")}
+    found["times"] = times(folder / "times")
     for policy in ("stop", "skip"):
         found[policy] = with_bad_scene(folder / policy, policy)
     found["evaluated"] = {length: evaluated(folder / "evaluated", length) for length in (1, 5, 8)}
