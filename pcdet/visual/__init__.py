@@ -5,5 +5,15 @@ from pcdet.visual.confusion import draw_confusion
 from pcdet.visual.curves import draw_curves
 from pcdet.visual.image import draw_image_boxes, read_image
 from pcdet.visual.page import PageScene, write_page
+from pcdet.visual.scaling import draw_scaling
 
-__all__ = ["PageScene", "draw_bev", "draw_confusion", "draw_curves", "draw_image_boxes", "read_image", "write_page"]
+__all__ = [
+    "PageScene",
+    "draw_bev",
+    "draw_confusion",
+    "draw_curves",
+    "draw_image_boxes",
+    "draw_scaling",
+    "read_image",
+    "write_page",
+]
