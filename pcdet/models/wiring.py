@@ -5,12 +5,14 @@ NamedTuple it returns are the keys it adds. :func:`plan` checks this once, when 
 feeds every slot. A slot never sees the batch itself, and a key is written once.
 """
 
+import contextlib
 import inspect
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from pcdet.structures.batch import Batch
 from pcdet.structures.dataset_info import DatasetInfo
@@ -78,11 +80,33 @@ class Run(NamedTuple):
 def run(model: nn.Module, steps: tuple[Step, ...], batch: Batch) -> Run:
     """Feed the slots of ``model`` one after the other. ``batch`` is left alone.
 
-    An optional key that a batch lacks is left to the slot's default. Raises ``KeyError`` for a required one.
+    An optional key that a batch lacks is left to the slot's default. Raises ``KeyError`` for a required one. In mixed
+    precision heads get their features in float32 and compute in it, since boxes need more digits than features.
     """
     values = dict(batch)
     results = {}
     for slot, keys in steps:
-        results[slot] = getattr(model, slot)(**{key: values[key] for key in keys if key in values})
+        given = {key: values[key] for key in keys if key in values}
+        if slot.endswith("_head"):
+            with full_precision():
+                results[slot] = getattr(model, slot)(**{key: _in_full_precision(v) for key, v in given.items()})
+        else:
+            results[slot] = getattr(model, slot)(**given)
         values.update(results[slot]._asdict())
     return Run(results, values)
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Within it no autocast is at work: for heads, losses, the coding of boxes, geometry."""
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def _in_full_precision(value: Any) -> Any:
+    """Tensors of short floats as float32, all else as it is."""
+    is_short = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if is_short else value

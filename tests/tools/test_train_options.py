@@ -1,6 +1,7 @@
 """Options of tools/train.py: what each of them does in a run."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -135,3 +136,15 @@ def test_the_batch_and_the_rate_are_told(train, capsys):
 def test_two_sizes_that_disagree_are_refused(train):
     with pytest.raises(ValueError, match="--batch_size 8, but 3 scenes"):
         train(sets=["OPTIMIZATION.BATCH_SIZE_PER_GPU", "3"])
+
+
+def test_e12_a_bad_number_ends_the_command_with_a_status(shapes, root, tmp_path):
+    """A rate of 1e30 makes the second loss infinite: one message, no traceback, status 1, the batch in a file."""
+    given = ["--cfg_file", SHAPES, "--workers", "0", "--device", "cpu", "--output_dir", str(tmp_path)]
+    sets = ["--set", "DATA_CONFIG.DATA_PATH", str(shapes), "DATA_CONFIG.NUM_POINTS", "32", "OPTIMIZATION.LR", "1e30"]
+    done = subprocess.run(
+        [sys.executable, "tools/train.py", *given, *sets], capture_output=True, text=True, cwd=root, timeout=120
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "is not finite in epoch 1, step " in done.stdout and "Scenes: " in done.stdout
+    assert len(list(tmp_path.rglob("non_finite_batch_rank0.pth"))) == 1

@@ -1,12 +1,15 @@
 """The training loop: learning, resuming to the bit, accumulation, bad numbers."""
 
+import gc
 import logging
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 import torch
 from engine_fakes import FakeScenes, fresh_model, weights
 
+from pcdet.train_utils.batches import BatchPlan
 from pcdet.train_utils.checkpoint import find_newest, load_checkpoint
 from pcdet.train_utils.engine import RunOptions, Trainer
 from pcdet.train_utils.non_finite import NonFiniteLoss
@@ -103,6 +106,56 @@ def test_resume_equals_never_stopped_e6(tmp_path, monkeypatch, steps, workers):
         whole.tracker.history.curves["meta_data/learning_rate"]
         == second.tracker.history.curves["meta_data/learning_rate"]
     )
+
+
+@pytest.mark.parametrize("optimizer", ["adam_onecycle", "adam_cosineanneal", "sgd"])
+def test_e6_resume_equals_never_stopped_in_mixed_precision(tmp_path, monkeypatch, optimizer):
+    """Rates, momenta and losses of a run that stopped after 7 of 20 steps."""
+    settings = replace(SETTINGS, use_amp=True, optimizer=optimizer, ema_decay=0.9)
+    whole = trainer(tmp_path / "whole", settings=settings)
+    whole.fit()
+    interrupted(tmp_path / "cut", 7, monkeypatch, settings=settings)
+    path, checkpoint = find_newest(tmp_path / "cut" / "ckpt")
+    second = trainer(tmp_path / "cut", settings=settings)
+    second.resume(checkpoint, path)
+    second.fit()
+    assert_equal_weights(weights(whole.model), weights(second.model))
+    assert_equal_weights(whole.average.state, second.average.state)
+    groups = [
+        [{k: g.get(k) for k in ("lr", "betas", "momentum")} for g in run.optimizer.param_groups]
+        for run in (whole, second)
+    ]
+    assert groups[0] == groups[1]
+
+
+def test_e5_draws_are_distinct_over_ranks_and_epochs_and_of_the_seed_alone(tmp_path):
+    """Every scene of two ranks and two epochs draws other numbers; a rerun draws the same."""
+
+    def draws(seed):
+        found = []
+        for rank in (0, 1):
+            run = trainer(tmp_path, scenes=FakeScenes(8, seed=seed, noise=1.0))
+            run.plan = BatchPlan(8, 2, seed=seed, rank=rank, world=2)
+            found += [x for batch in run._loader() for x in batch["x"][:, 0].tolist()]
+        return found
+
+    first = draws(3)
+    assert len(set(first)) == len(first) == 32  # 4 epochs of 8 scenes
+    assert draws(3) == first != draws(4)
+
+
+def test_memory_does_not_grow_over_epochs(tmp_path):
+    """Python's objects after 5 and after 20 epochs; what stays of an epoch is a line in the history."""
+    tracemalloc.start()
+    try:
+        run = trainer(tmp_path, settings=replace(SETTINGS, num_epochs=20), log_interval=10**6, max_checkpoints=1)
+        end, sizes = run._end_epoch, []
+        run._end_epoch = lambda: (end(), gc.collect(), sizes.append(tracemalloc.get_traced_memory()[0]))[0]
+        run.fit()
+    finally:
+        tracemalloc.stop()
+    assert len(sizes) == 20
+    assert sizes[-1] - sizes[4] < 15 * 5000, "bytes for 15 epochs"
 
 
 def test_e6_a_changed_length_is_announced(tmp_path, log):

@@ -151,6 +151,13 @@ def test_another_world_and_batch_keep_samples_schedule_and_rate_e6(pair, tmp_pat
     assert rest.schedule(rest.place.it).lr == pytest.approx(before.schedule(3).lr)
 
 
+def test_e3_uneven_scenes_and_synchronised_norms_end_in_step(pair):
+    """7 scenes become 8, the first of the order twice: 2 batches of 2 a rank and epoch."""
+    zero, one = (rank["uneven"] for rank in pair[0])
+    assert zero["steps"] == one["steps"] == 4
+    assert torch.equal(zero["state"], one["state"])
+
+
 def test_communication_is_measured(pair):
     """Each step waits for the other's gradients; phases add up to nearly all of a step, and none is negative."""
     for rank in pair[0]:

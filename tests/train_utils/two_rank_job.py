@@ -175,9 +175,18 @@ def times(folder: Path) -> dict[str, list[float]]:
     return {"wall": [r.wall for r in reports], **{k: [r.phases[k] for r in reports] for k in reports[0].phases}}
 
 
+def uneven(folder: Path) -> dict[str, Any]:
+    """E3: 7 scenes for 2 ranks in batches of 2, with statistics of all ranks."""
+    settings = replace(PLAIN, batch_size_per_gpu=2, num_epochs=2)
+    trainer = Trainer(fresh_model(dropout=0.0), FakeScenes(7), settings, RunOptions(folder, CPU, seed=1, sync_bn=True))
+    trainer.fit()
+    return {"steps": trainer.place.it, "state": flat(v.double() for v in trainer.model.state_dict().values())}
+
+
 def fakes(folder: Path) -> dict[str, Any]:
     """All that needs no detector."""
     found: dict[str, Any] = {"prefix": prefix(CASES["fake, frozen"], folder / "prefix")}
+    found["uneven"] = uneven(folder / "uneven")
     found["times"] = times(folder / "times")
     for policy in ("stop", "skip"):
         found[policy] = with_bad_scene(folder / policy, policy)

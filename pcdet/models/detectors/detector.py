@@ -70,21 +70,26 @@ class Detector(nn.Module):
         if not self.two_stage:
             rest, values = wiring.run(self, self.after, values)
             if self.training:
-                return self._train(results | rest, values)
-            return [self._select(scene) for scene in self._decode_first(results, values)]
+                with wiring.full_precision():
+                    return self._train(results | rest, values)
+            with wiring.full_precision():
+                return [self._select(scene) for scene in self._decode_first(results, values)]
 
-        with torch.no_grad():
+        with torch.no_grad(), wiring.full_precision():
             proposals: Proposals = self.roi_head.proposal_layer(self._decode_first(results, values))
         targets = None
         if self.training:
-            targets = self.roi_head.assign(proposals, batch["gt_boxes"], self._generator())
+            with wiring.full_precision():
+                targets = self.roi_head.assign(proposals, batch["gt_boxes"], self._generator())
             proposals = targets.proposals
         rest, values = wiring.run(self, self.after, values | proposals._asdict())
         if targets is not None:
-            return self._train(results | rest, values, targets)
-        refined = self.roi_head.decode(rest["roi_head"], proposals)
-        columns = zip(refined, proposals.rois, proposals.exist, strict=True)
-        return [self._select(scene, rois[exist]) for scene, rois, exist in columns]
+            with wiring.full_precision():
+                return self._train(results | rest, values, targets)
+        with wiring.full_precision():
+            refined = self.roi_head.decode(rest["roi_head"], proposals)
+            columns = zip(refined, proposals.rois, proposals.exist, strict=True)
+            return [self._select(scene, rois[exist]) for scene, rois, exist in columns]
 
     def _decode_first(self, results: Mapping[str, Any], values: Batch) -> list[Candidates] | list[Detections]:
         """The first stage's boxes, one entry a scene."""
