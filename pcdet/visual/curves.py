@@ -14,6 +14,7 @@ Curve = tuple[Sequence[int], Sequence[float]]
 PANEL_WIDTH, PANEL_HEIGHT = 600, 400  # pixels
 MAX_COLUMNS = 3
 MAX_CURVES = 10  # in one panel: more cannot be told apart
+MAX_NAMES = 4  # of equal curves in one label: more are wider than the panel
 COLORS = (
     "#d1495b", "#00798c", "#edae49", "#30638e", "#7d5ba6", "#2e8b57", "#e07a2f", "#8c564b", "#7f7f7f", "#c2408f",
 )  # fmt: skip
@@ -85,7 +86,8 @@ def _join_equal(curves: Mapping[str, Curve]) -> dict[str, Curve]:
 def _joint_label(tags: Sequence[str]) -> str:
     """``train/loss = rpn_loss``: a prefix is said again only where it changes."""
     prefix = tags[0].rpartition("/")[0] + "/"
-    return " = ".join([tags[0], *(tag.removeprefix(prefix) for tag in tags[1:])])
+    label = " = ".join([tags[0], *(tag.removeprefix(prefix) for tag in tags[1:MAX_NAMES])])
+    return label if len(tags) <= MAX_NAMES else f"{label} = {len(tags) - MAX_NAMES} more"
 
 
 def _draw_panel(axes: Axes, name: str, curves: Mapping[str, Curve]) -> None:

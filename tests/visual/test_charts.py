@@ -104,3 +104,15 @@ def test_no_display_and_no_pyplot(tmp_path, root):
     environment = {k: v for k, v in os.environ.items() if k not in hidden} | {"MPLBACKEND": "TkAgg"}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, env=environment, check=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "b.png"]  # and nothing temporary
+
+
+def test_many_equal_curves_have_a_short_label():
+    """Forty classes of accuracy 0 would be one label wider than the picture."""
+    panels = split_panels({f"eval/accuracy_of/{n}": ([1, 2], [0.0, 0.0]) for n in range(40)})
+    assert list(panels["Metrics, 0 to 1"]) == ["eval/accuracy_of/0 = 1 = 2 = 3 = 36 more"]
+
+
+def test_times_and_speeds_have_panels_of_their_own():
+    curve = ([1, 2], [0.1, 0.2])
+    panels = split_panels({"time/data": curve, "speed/samples_per_second": ([1, 2], [3.0, 4.0]), "eval/a": curve})
+    assert list(panels) == ["Seconds a step", "Speed and device", "Metrics, 0 to 1"]
