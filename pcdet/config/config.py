@@ -108,7 +108,14 @@ def load_dataset_config(path: str | Path, overrides: Sequence[str] | None = None
     return EasyDict(tree.plain())
 
 
+def load_settings(path: str | Path, overrides: Sequence[str] | None = None) -> EasyDict:
+    """A model's settings; of a data set's own YAML those with DATA_CONFIG alone. Raises as the functions above."""
+    _, tree = _load(path)
+    if "DATA_CONFIG" in tree.value:
+        return load_config(path, overrides).settings
+    return EasyDict(DATA_CONFIG=load_dataset_config(path, overrides))
+
+
 def load_data_settings(path: str | Path) -> EasyDict:
     """A data set's settings, from its own YAML or from a model's that names it under DATA_CONFIG. Raises as both."""
-    _, tree = _load(path)
-    return load_config(path).settings.DATA_CONFIG if "DATA_CONFIG" in tree.value else load_dataset_config(path)
+    return load_settings(path).DATA_CONFIG

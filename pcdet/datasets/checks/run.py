@@ -1,0 +1,152 @@
+"""All checks of a data set."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from pcdet.datasets.checks import boxes, clouds, model
+from pcdet.datasets.checks.facts import FrameFacts, Grid, measure
+from pcdet.datasets.checks.problem import Level, Problem, some, worst_first
+from pcdet.datasets.checks.source import DataSource
+
+VOXELS = "transform_points_to_voxels"
+
+
+class Checked(NamedTuple):
+    """What was measured and what was found."""
+
+    facts: list[FrameFacts]
+    problems: list[Problem]  # worst first
+
+
+def check_data(
+    source: DataSource,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    max_frames: int | None = None,
+) -> Checked:
+    """Every check of a data set.
+
+    ``settings`` is a model's configuration (CLASS_NAMES, DATA_CONFIG, MODEL), or one with DATA_CONFIG alone. Of more
+    than ``max_frames`` frames, evenly spaced ones are read.
+    """
+    settings = settings or {}
+    data = settings.get("DATA_CONFIG") or {}
+    grid = grid_settings(data)
+    chosen = evenly(list(source.frames), max_frames)
+    facts, faults, complaints = gather(source, chosen, grid, float(data.get("INTENSITY_SCALE", 1.0)))
+    problems = file_problems(source, len(chosen), faults, complaints)
+    problems += data_problems(source, facts)
+    if grid is not None:
+        problems += settings_problems(facts, settings, grid, len(source.layout.features))
+    return Checked(facts, worst_first(problems))
+
+
+def evenly(frames: Sequence[str], count: int | None) -> list[str]:
+    """At most ``count`` of the frames, evenly spaced."""
+    if count is None or len(frames) <= count:
+        return list(frames)
+    return [frames[i] for i in np.linspace(0, len(frames) - 1, count).round().astype(int)]
+
+
+def grid_settings(data: Mapping[str, Any]) -> Grid | None:
+    """The range and voxels of a DATA_CONFIG."""
+    if "POINT_CLOUD_RANGE" not in data:
+        return None
+    block = next((b for b in reversed(data.get("DATA_PROCESSOR") or ()) if "VOXEL_SIZE" in b), {})
+    size = block.get("VOXEL_SIZE")
+    return Grid(
+        np.array(data["POINT_CLOUD_RANGE"], dtype=np.float64),
+        None if size is None else np.array(size, dtype=np.float64),
+        block.get("MAX_POINTS_PER_VOXEL") if block.get("NAME") == VOXELS else None,
+        dict(block.get("MAX_NUMBER_OF_VOXELS") or {}) if block.get("NAME") == VOXELS else {},
+    )
+
+
+def gather(
+    source: DataSource, frames: Sequence[str], grid: Grid | None, intensity_scale: float
+) -> tuple[list[FrameFacts], dict[str, list[str]], dict[str, list[str]]]:
+    """Facts of the frames whose cloud can be read; faults and complaints by frame."""
+    features = source.layout.features
+    column = features.index("intensity") if "intensity" in features else None
+    facts: list[FrameFacts] = []
+    faults: dict[str, list[str]] = {}
+    complaints: dict[str, list[str]] = {}
+    for frame in tqdm(frames, "checking", unit="frame", dynamic_ncols=True, disable=None):
+        content = source.read(frame)
+        if content.faults:
+            faults[frame] = content.faults
+        if content.complaints:
+            complaints[frame] = content.complaints
+        if content.points is None:
+            continue
+        points = content.points
+        own = None if content.filled else column
+        if own is not None and intensity_scale != 1.0:
+            points[:, own] *= intensity_scale
+        facts.append(
+            measure(
+                frame, source.frames[frame], source.cloud_path(frame), points, content.dropped, content.names,
+                content.boxes, intensity_column=own, grid=grid,
+            )
+        )  # fmt: skip
+    return facts, faults, complaints
+
+
+def file_problems(
+    source: DataSource, frames: int, faults: Mapping[str, list[str]], complaints: Mapping[str, list[str]]
+) -> list[Problem]:
+    """A line for each file or line that cannot be read, and one for each object left out."""
+    out = [Problem(Level.BREAKS, "files", text) for text in source.faults]
+    if not frames:
+        out.append(Problem(Level.BREAKS, "files", f"{source.root} holds no frame"))
+    for level, check, found in ((Level.BREAKS, "files", faults), (Level.HARMS, "content", complaints)):
+        out += [Problem(level, check, text, 1 / frames, (frame,)) for frame, texts in found.items() for text in texts]
+    return out
+
+
+def data_problems(source: DataSource, facts: Sequence[FrameFacts]) -> list[Problem]:
+    """What is wrong with clouds and boxes, whatever the model."""
+    if not facts:
+        return []
+    paths = [Path(source.cloud_path(f.frame)) for f in facts]
+    out = clouds.check_points(facts) + clouds.check_intensity(facts) + clouds.check_duplicates(facts)
+    out += clouds.check_columns(facts, paths, len(source.layout.columns))
+    out += boxes.check_emptiness(facts) + boxes.check_headings(facts) + boxes.check_origin(facts)
+    out += boxes.check_sizes(facts) + clouds.check_ground(facts)
+    if source.parse is not None and not any(f.labelled for f in facts):
+        out.append(Problem(Level.BREAKS, "labels", "no frame has a usable object"))
+    return out
+
+
+def settings_problems(
+    facts: Sequence[FrameFacts], settings: Mapping[str, Any], grid: Grid, features: int
+) -> list[Problem]:
+    """What does not fit between a configuration and the data."""
+    data, network = settings["DATA_CONFIG"], settings.get("MODEL") or {}
+    limits = grid.limits.tolist()
+    out = []
+    if grid.voxel_size is not None:
+        out += model.check_grid(limits, grid.voxel_size.tolist(), network)
+    if not facts:
+        return out
+    names = settings.get("CLASS_NAMES")
+    out += boxes.check_range(facts, limits, names) + model.check_voxels(facts, grid)
+    out += [p for p in clouds.check_ground(facts, limits) if p.level == Level.BREAKS]
+    if names is not None:
+        out += model.check_classes(facts, names) + model.check_anchors(facts, network)
+        out += model.check_sampling(facts, data.get("DATA_AUGMENTOR") or {}, names, features)
+    return out
+
+
+def summary(checked: Checked) -> str:
+    """Frames, points and objects in one line."""
+    facts = checked.facts
+    names = np.concatenate([np.zeros(0, dtype="<U1"), *(f.names for f in facts)])
+    counts = ", ".join(f"{n} {(names == n).sum()}" for n in np.unique(names)) or "no objects"
+    mean = sum(f.points for f in facts) / max(len(facts), 1)
+    splits = sorted({s for f in facts for s in f.splits})
+    return f"{len(facts)} frames ({some(splits, 4)}), {mean:.0f} points a frame, {counts}"
