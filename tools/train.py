@@ -32,26 +32,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = read_config(given, overrides(given), accumulates=True)
     if config is None:
         return 0
+    from pcdet.utils.distributed import local_rank
+    from pcdet.utils.files import write_text
+
     device = start(given)
+    over = train_and_evaluate(given, config, device)
+    if given.status_file is not None and local_rank() == 0:
+        write_text(given.status_file, "finished\n" if over else "stopped\n")
+    stop()
+    return 0
+
+
+def train_and_evaluate(given: argparse.Namespace, config: "Config", device: Any) -> bool:
+    """Do what is left to do of the run. Returns whether it is over: not if a signal has ended the training."""
     folder = output_folder(given, config)
     logger = open_log(given, config, folder)
     found = find_checkpoint(given, folder)
     finished = found is not None and is_finished(found[1], given, config, logger)
     if finished and not files_to_evaluate(given, config, folder, again=False):
-        return 0
+        return True
     trainer, test_set = build(given, config, folder, device, found)
     if finished:
         logger.info("Its evaluation was not: that is done now")
     else:
         logger.info("Start training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
         if not trainer.fit():
-            stop()
-            return 0
+            return False
         logger.info("End training %s/%s(%s)", config.exp_group_path, config.tag, given.extra_tag)
     files = files_to_evaluate(given, config, folder, again=not finished)
     evaluate_checkpoints(files, given, config, folder, trainer, test_set)
-    stop()
-    return 0
+    return True
 
 
 def open_log(given: argparse.Namespace, config: "Config", folder: Path) -> Any:
@@ -73,22 +83,26 @@ def open_log(given: argparse.Namespace, config: "Config", folder: Path) -> Any:
 
 
 def find_checkpoint(given: argparse.Namespace, folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The checkpoint to continue from: --ckpt, else the newest of the output folder unless --no_resume."""
+    """The checkpoint to continue from: --ckpt, else the newest of the output folder unless --no_resume.
+
+    Both options are for the first attempt: workers that torchrun restarts go on from what that has written.
+    """
     from pcdet.train_utils.checkpoint import find_newest, load_checkpoint, set_aside
-    from pcdet.train_utils.launch import is_restart
+    from pcdet.train_utils.launch import agree_on_checkpoint, is_restart, restarted_since
     from pcdet.utils import distributed as ranks
     from pcdet.utils.logging import get_logger
 
-    restarted = is_restart()  # by torchrun: what this run has done by now is to be kept
-    if given.no_resume and not restarted:
+    if given.no_resume and not is_restart():
         for part in (folder / "ckpt", folder / "tensorboard", eval_folder(folder)) if ranks.is_main() else ():
             if moved := set_aside(part):
                 get_logger().info("Beginning anew: %s of the earlier run is now %s", part.name, moved.name)
         ranks.barrier()
-    found = find_newest(folder / "ckpt") if given.ckpt is None or restarted else None
-    ranks.barrier()
+    found = None
+    if given.ckpt is None or is_restart():
+        found = find_newest(folder / "ckpt", since=restarted_since() if given.ckpt else 0.0)
     if found is None and given.ckpt is not None:
-        return given.ckpt, load_checkpoint(given.ckpt)
+        found = given.ckpt, load_checkpoint(given.ckpt)
+    agree_on_checkpoint(found, folder)
     return found
 
 

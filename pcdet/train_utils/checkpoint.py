@@ -104,13 +104,15 @@ def progress_of(checkpoint: Mapping[str, Any]) -> tuple[int, int, int]:
     return checkpoint.get("epoch", 0), checkpoint.get("sampler", {}).get("seen", 0), checkpoint.get("it", 0)
 
 
-def find_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+def find_newest(folder: Path, since: float = 0.0) -> tuple[Path, dict[str, Any]] | None:
     """The checkpoint of a folder that has seen most; damaged files are passed over with a warning.
 
-    ``None`` if the folder holds no checkpoint. Raises ``DamagedCheckpoint`` if it holds some and none can be read.
+    Files written before ``since``, in seconds since 1970, do not count. ``None`` if there is no checkpoint. Raises
+    ``DamagedCheckpoint`` if there are some and none can be read.
     """
     latest = [folder / LATEST] if (folder / LATEST).is_file() else []
     kinds = [epoch_files(folder)[::-1], step_files(folder)[::-1], latest]
+    kinds = [[f for f in files if f.stat().st_mtime >= since] for files in kinds]
     if not any(kinds):
         return None
     found = [pair for files in kinds if (pair := next(_readable(files), None))]

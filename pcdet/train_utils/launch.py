@@ -5,8 +5,10 @@ import datetime
 import logging
 import os
 import re
+import socket
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -61,6 +63,7 @@ def start_processes(launcher: str, tcp_port: int | None, device: str, timeout: f
     ranks which did not come, and for more processes than GPUs on a machine.
     """
     if launcher == "none":
+        refuse_forgotten_launcher()
         return
     if timeout <= 0:
         raise ValueError(f"--dist_timeout is {timeout:g}; it is a number of seconds above 0")
@@ -101,6 +104,18 @@ def is_restart() -> bool:
     return bool(_meetings) and _meetings[-1].attempt > 1
 
 
+def restarted_since() -> float:
+    """When the first attempt of this run began, in seconds since 1970; 0 in the first attempt itself."""
+    return _meetings[-1].began if is_restart() else 0.0
+
+
+def refuse_forgotten_launcher() -> None:
+    """Processes that torchrun started, but that do not know of each other, would all write to the same files."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and world != "1":
+        raise ValueError(f"torchrun has started {world} processes: add --launcher pytorch, so that they train together")
+
+
 def explain_failure(error: Exception) -> str | None:
     """Tell the other ranks that this one ends; the message for the log if it ends because it lost the others.
 
@@ -112,6 +127,18 @@ def explain_failure(error: Exception) -> str | None:
         return lost_peers(_meetings[-1], error)
     tell_peers(_meetings[-1], str(error) or type(error).__name__)
     return None
+
+
+def agree_on_checkpoint(found: tuple[Path, dict[str, Any]] | None, folder: Path) -> None:
+    """Raise ``ValueError``, on every rank, unless all ranks have found the same checkpoint, or all none."""
+    mine = "none" if found is None else f"{found[0].name} of step {found[1].get('it', 0)}"
+    views = ranks.gather_objects((mine, socket.gethostname()))
+    if len({view for view, _ in views}) > 1:
+        seen = "; ".join(f"rank {rank} on {host}: {view}" for rank, (view, host) in enumerate(views))
+        raise ValueError(
+            f"The ranks see different checkpoints in {folder}: {seen}. Name a folder that all machines share with "
+            "--output_dir, or copy the files to the others"
+        )
 
 
 def device_name(device: torch.device) -> str:

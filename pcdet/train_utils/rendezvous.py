@@ -25,6 +25,7 @@ class Seat:
     host: str
     port: int
     hosted: bool = False  # the launcher serves the store (torchrun); otherwise rank 0 does
+    restarts: int = 0  # how often this machine's launcher has restarted its workers; others may count differently
 
     @classmethod
     def from_environment(cls) -> "Seat":
@@ -38,7 +39,8 @@ class Seat:
         if rank >= world:
             raise ValueError(f"RANK is {rank}, but WORLD_SIZE {world}: ranks go from 0 to {world - 1}")
         hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return cls(rank, world, os.environ["MASTER_ADDR"], port, hosted)
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        return cls(rank, world, os.environ["MASTER_ADDR"], port, hosted, restarts)
 
     @property
     def address(self) -> str:
@@ -53,6 +55,7 @@ class Meeting:
     store: dist.Store
     hosts: list[str]  # by rank
     attempt: int = 1  # 2 after the launcher's first restart of the workers, and so on
+    began: float = 0.0  # when the first attempt did, in seconds since 1970 by its rank 0's clock; 0 if unknown
     server: dist.Store | None = field(default=None, repr=False)  # kept alive as long as the meeting
 
 
@@ -69,7 +72,7 @@ def meet(seat: Seat, timeout: float, device: str = "") -> Meeting:
     deadline = time.monotonic() + timeout
     server = open_store(seat, deadline, timeout)
     board = dist.PrefixStore("pcdet", server)
-    mine = {"nonce": uuid.uuid4().hex, "host": socket.gethostname(), "device": device}
+    mine = {"nonce": uuid.uuid4().hex, "host": socket.gethostname(), "device": device, "restarts": seat.restarts}
     try:
         call = _call_the_roll if seat.rank == 0 else _answer_the_roll
         name, found = call(board, seat, mine, deadline, timeout)
@@ -80,7 +83,11 @@ def meet(seat: Seat, timeout: float, device: str = "") -> Meeting:
         ) from error
     refuse_shared_devices([f"{i['device']} of {i['host']}" if i["device"] else "" for i in found["seats"]])
     store = dist.PrefixStore(f"attempt {name}", server)
-    return Meeting(seat, store, [i["host"] for i in found["seats"]], found["attempt"], server)
+    hosts = [i["host"] for i in found["seats"]]
+    # A launcher that serves no lasting store gives every attempt a new one, which knows nothing of the first.
+    attempt = max(found["attempt"], *(1 + i["restarts"] for i in found["seats"]))
+    began = found["began"] if attempt == found["attempt"] else 0.0
+    return Meeting(seat, store, hosts, attempt, began, server)
 
 
 def open_store(seat: Seat, deadline: float, timeout: float) -> dist.Store:
@@ -130,6 +137,7 @@ def _call_the_roll(board: dist.Store, seat: Seat, mine: dict, deadline: float, t
     """Rank 0: name the attempt, wait for all, tell all who is there."""
     name = mine["nonce"]
     attempt = board.add("attempts", 1)
+    began = float(board.compare_set("began", "", str(time.time())))
     board.set("attempt", name)
     others = range(1, seat.world)
     if not _poll(lambda: board.check([f"{name}/{r}" for r in others]) if others else True, deadline):
@@ -138,7 +146,7 @@ def _call_the_roll(board: dist.Store, seat: Seat, mine: dict, deadline: float, t
         time.sleep(GRACE)
         raise _missing(seat, missing, timeout)
     seats = [mine, *(json.loads(board.get(f"{name}/{r}")) for r in others)]
-    found = {"seats": seats, "attempt": attempt}
+    found = {"seats": seats, "attempt": attempt, "began": began}
     board.set(f"{name}/found", json.dumps(found))
     return name, found
 
@@ -220,10 +228,19 @@ def tell_peers(meeting: Meeting, text: str) -> bool:
     return True
 
 
+# What torch puts before an error that is raised while DDP exchanges gradients.
+_IN_CALLBACK = re.compile(r"^Got the following error when running the callback: (\w+: )?")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what torch says, which may go on with stacks of C++ and Python frames."""
+    return _IN_CALLBACK.sub("", str(error)).splitlines()[0]
+
+
 def lost_peers(meeting: Meeting, error: Exception) -> str:
     """After a failed collective: which ranks ended with what message, and of which there is no sign."""
-    seat, first_line = meeting.seat, str(error).splitlines()[0]
-    head = f"rank {seat.rank} of {seat.world} lost the others ({first_line})."
+    seat = meeting.seat
+    head = f"rank {seat.rank} of {seat.world} lost the others ({_reason(error)})."
     advice = "Start again to go on from the newest checkpoint."
     others = [r for r in range(seat.world) if r != seat.rank]
     store = meeting.store

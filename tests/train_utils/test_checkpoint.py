@@ -224,3 +224,12 @@ def test_e8_a_full_disk_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
         keeper.save_epoch(state(2))
     assert [f.name for f in tmp_path.iterdir()] == ["checkpoint_epoch_1.pth"]
     assert load_checkpoint(tmp_path / "checkpoint_epoch_1.pth")["epoch"] == 1
+
+
+def test_files_from_before_a_run_do_not_count(tmp_path):
+    save_checkpoint(tmp_path / "checkpoint_epoch_7.pth", {"epoch": 7})
+    os.utime(tmp_path / "checkpoint_epoch_7.pth", (1000, 1000))
+    assert find_newest(tmp_path, since=2000) is None
+    save_checkpoint(tmp_path / "checkpoint_epoch_2.pth", {"epoch": 2})
+    assert find_newest(tmp_path, since=2000)[1]["epoch"] == 2
+    assert find_newest(tmp_path)[1]["epoch"] == 7

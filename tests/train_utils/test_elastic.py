@@ -1,10 +1,8 @@
 """torchrun --max-restarts: a worker is killed, all begin again from the newest checkpoint, and the result is right."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 
@@ -14,17 +12,12 @@ JOB = str(Path(__file__).with_name("elastic_job.py"))
 def begin(folder, *arguments, restarts=2):
     folder.mkdir()
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--max-restarts", str(restarts)]
-    command = [sys.executable, *torchrun, JOB, str(folder), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return processes.begin([*torchrun, JOB, folder, *arguments])
 
 
 def finish(job, folder):
-    try:
-        output = job.communicate(timeout=120)[0]
-    finally:
-        job.kill()
-    assert job.returncode == 0, output
+    (status,), (output,) = processes.finish(job)
+    assert status == 0, output
     return [torch.load(folder / f"rank{r}.pth", weights_only=True) for r in range(2)]
 
 
@@ -48,6 +41,6 @@ def test_a_killed_worker_begins_again_and_the_weights_are_those_of_an_undisturbe
 def test_without_restarts_the_launcher_reports_failure(tmp_path):
     folder = tmp_path / "killed"
     job = begin(folder, "--kill_rank", "1", restarts=0)
-    output = job.communicate(timeout=120)[0]
-    assert job.returncode != 0 and "SIGKILL" in output
+    (status,), (output,) = processes.finish(job)
+    assert status != 0 and "SIGKILL" in output
     assert (folder / "ckpt" / "latest_model.pth").is_file()

@@ -53,6 +53,18 @@ def test_sync_bn_keeps_the_names_of_the_weights(monkeypatch):
     assert list(model.state_dict()) == names
 
 
+def test_ranks_that_see_different_checkpoints_are_told_so(monkeypatch, tmp_path):
+    """Machines without a shared folder: rank 1 would begin anew while rank 0 resumes."""
+    found = tmp_path / "checkpoint_epoch_3.pth", {"it": 12}
+    for other, agree in (("none", False), ("checkpoint_epoch_3.pth of step 12", True)):
+        monkeypatch.setattr(launch.ranks, "gather_objects", lambda mine, other=other: [mine, (other, "b")])
+        if agree:
+            launch.agree_on_checkpoint(found, tmp_path)
+            continue
+        with pytest.raises(ValueError, match=r"rank 0 on \S+: checkpoint_epoch_3.pth of step 12; rank 1 on b: none"):
+            launch.agree_on_checkpoint(found, tmp_path)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_large_blocks_are_kept_after_they_were_freed():
     """In a process of its own: a block of 128 MiB that is taken, written and freed again and again."""

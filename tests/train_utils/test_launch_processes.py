@@ -1,56 +1,27 @@
 """Real processes: every way to start them, and what is said when one is lost."""
 
 import os
-import re
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from processes import begin, clean_environment, finish, free_port
 
 JOB = str(Path(__file__).with_name("launch_job.py"))
-LAUNCHED = re.compile("RANK|WORLD_SIZE|MASTER_|SLURM|TORCHELASTIC")
 CPU = ["--cfg_file", "none", "--device", "cpu"]
-
-
-def begin(command, **variables):
-    environment = {k: v for k, v in os.environ.items() if not LAUNCHED.search(k)}
-    environment |= {"OMP_NUM_THREADS": "1", **variables}
-    return subprocess.Popen(
-        [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def finish(*jobs):
-    """Exit statuses and outputs."""
-    try:
-        outputs = [job.communicate(timeout=60)[0] for job in jobs]
-        return [job.returncode for job in jobs], outputs
-    finally:
-        for job in jobs:
-            job.kill()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def by_hand(rank, port, *arguments, world=2):
     """As a cluster's own launcher does: the environment alone."""
-    variables = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return begin([JOB, *CPU, "--launcher", "pytorch", *arguments], **variables)
+    variables = clean_environment(RANK=rank, WORLD_SIZE=world, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    return begin([JOB, *CPU, "--launcher", "pytorch", *arguments], variables)
 
 
 def by_slurm(rank, *arguments):
-    variables = {"PROCID": str(rank), "NTASKS": "2", "LOCALID": str(rank), "JOB_ID": str(os.getpid())}
-    nodes = {"SLURM_NODELIST": "elsewhere[1-2]", "SLURM_STEP_NODELIST": "localhost"}
-    return begin(
-        [JOB, *CPU, "--launcher", "slurm", *arguments], **{f"SLURM_{k}": v for k, v in variables.items()}, **nodes
-    )
+    variables = {"PROCID": rank, "NTASKS": 2, "LOCALID": rank, "JOB_ID": os.getpid()}
+    variables |= {"NODELIST": "elsewhere[1-2]", "STEP_NODELIST": "localhost"}
+    environment = clean_environment(**{f"SLURM_{k}": v for k, v in variables.items()})
+    return begin([JOB, *CPU, "--launcher", "slurm", *arguments], environment)
 
 
 def test_e15_all_launch_styles_at_once():
@@ -113,3 +84,9 @@ def test_the_rank_that_serves_the_store_is_lost():
     one.communicate()
     (status,), (output,) = finish(by_hand(1, port, "--dist_timeout", "1"))
     assert status == 1 and "Missing: rank 0" in output and "refused" in output
+
+
+def test_torchrun_without_launcher_pytorch_is_refused():
+    job = begin(["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", JOB, *CPU])
+    (status,), (output,) = finish(job)
+    assert status == 1 and "torchrun has started 2 processes: add --launcher pytorch" in output

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from processes import free_port
 
 from pcdet.train_utils import rendezvous
 from pcdet.train_utils.rendezvous import Meeting, Seat, is_communication, lost_peers, meet, refuse_shared_devices
@@ -18,20 +19,14 @@ def short_grace(monkeypatch):
     monkeypatch.setattr(rendezvous, "GRACE", 0.3)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def gather(present, world, port, *, hosted=False, timeout=1.0, late=()):
+def gather(present, world, port, *, hosted=False, timeout=1.0, late=(), restarts=0):
     """What each rank got: a meeting, or the error. The ranks in ``late`` come 0.3 s after the others."""
 
     def one(rank):
         if rank in late:
             time.sleep(0.3)
         try:
-            return meet(Seat(rank, world, "127.0.0.1", port, hosted), timeout)
+            return meet(Seat(rank, world, "127.0.0.1", port, hosted, restarts), timeout)
         except ValueError as error:
             return str(error)
 
@@ -95,9 +90,15 @@ def test_restarted_workers_get_a_fresh_store(torchrun_store):
     first[0].store.set("address", "of a dead process")
     second = gather([0, 1, 2], 3, torchrun_store.port, hosted=True, late=[0], timeout=10)
     assert [second[r].attempt for r in range(3)] == [2, 2, 2]
+    assert {m.began for m in (*first.values(), *second.values())} == {first[0].began}
     assert not second[1].store.check(["address"])
     second[1].store.set("x", "2")
     assert second[0].store.get("x") == second[2].store.get("x") == b"2"
+
+
+def test_a_restart_is_known_without_a_store_that_outlives_the_workers():
+    met = gather([0, 1], 2, free_port(), timeout=10, restarts=1)
+    assert [(met[r].attempt, met[r].began) for r in range(2)] == [(2, 0.0), (2, 0.0)]
 
 
 def test_an_attempt_after_one_that_failed(torchrun_store):
@@ -156,6 +157,9 @@ def test_who_was_lost_and_who_said_why():
     assert text.startswith("rank 0 of 3 lost the others (gloo: Connection closed by peer). ")
     assert "rank 2 ended with: No labels in 000123.txt." in text
     assert "No sign of rank 1 (on b): killed" in text and "newest checkpoint" in text
+    head = "Got the following error when running the callback: "
+    wrapped = RuntimeError(head + "RuntimeError: gloo: closed\n\nAt:\n  a.py")
+    assert lost_peers(zero, wrapped).startswith("rank 0 of 3 lost the others (gloo: closed). ")
 
 
 def test_communication_is_told_from_a_ranks_own_errors():
