@@ -3,9 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _common import run
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CLASSES = ("Car", "Pedestrian", "Cyclist")
 
@@ -19,6 +22,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--frames", type=Path, help="file with the frames to evaluate, one a line (default: all of --gt)")
     add("--missing_is_empty", action="store_true", help="take a missing result file for a frame without detections")
     add("--lidar_only", action="store_true", help="do without 2-D boxes: no height in the image, no bbox, no aos")
+    add(
+        "--analysis",
+        type=Path,
+        metavar="FOLDER",
+        help="also measure by distance, occlusion, heading, score; with charts",
+    )
+    add(
+        "--clouds", type=Path, help="with --analysis: folder with velodyne and calib, to count the points of each label"
+    )
+    add(
+        "--score_thresh",
+        type=float,
+        default=0.3,
+        help="with --analysis: recall and confusions count from this score on",
+    )
     add("--json", type=Path, help="write every number to this file: ap and ap_loose, null where not evaluated")
     return parser.parse_args(arguments)
 
@@ -33,10 +51,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     truths, founds = read(given)
     entries = average_precisions(truths, founds, given.classes, lidar_only=given.lidar_only)
     print(text_of(entries, len(truths)))
+    content = {"frames": len(truths), **as_json(entries)}
+    if given.analysis:
+        content["analysis"] = analyse(given, truths, founds)
     if given.json:
-        write_json(given.json, {"frames": len(truths), **as_json(entries)})
+        write_json(given.json, content)
         print(f"written to {given.json}")
     return 0
+
+
+def analyse(given: argparse.Namespace, truths: list[dict[str, Any]], founds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Print and write the analysis; its numbers."""
+    from _analysis import write_analysis
+
+    from pcdet.evaluation.analysis import analyse, kitti_objects
+
+    points = [points_in_labels(given.clouds, frame) for frame in truths] if given.clouds else None
+    objects = kitti_objects(truths, founds, points=points, lidar_only=given.lidar_only)
+    analysis = analyse(objects, given.classes, score=given.score_thresh)
+    print(f"\n{analysis.text}")
+    print("written to " + ", ".join(map(str, write_analysis(analysis, given.analysis))))
+    return analysis.as_json()
+
+
+def points_in_labels(folder: Path, frame: dict[str, Any]) -> "np.ndarray":
+    """(M,) LiDAR points in the box of every label of a frame; 0 for DontCare, which has no box."""
+    import numpy as np
+
+    from pcdet.datasets.clouds import read_cloud
+    from pcdet.ops.points_in_boxes import points_in_boxes_mask
+    from pcdet.structures.boxes import boxes_from_kitti_camera
+    from pcdet.structures.calibration import Calibration
+
+    points, _ = read_cloud(folder / "velodyne" / f"{frame['frame_id']}.bin")
+    calib = Calibration.from_file(folder / "calib" / f"{frame['frame_id']}.txt")
+    boxes = np.column_stack([frame["location"], frame["dimensions"], frame["rotation_y"]])
+    return points_in_boxes_mask(points[:, :3], boxes_from_kitti_camera(boxes, calib)).sum(axis=1)
 
 
 def read(given: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

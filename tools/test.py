@@ -34,7 +34,7 @@ POLL_SECONDS = 5.0
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """OpenPCDet's options and a few of ours (--device, --split, --score_thresh, --min_points, --draw)."""
+    """OpenPCDet's options and ours: --device, --split, --score_thresh, --min_points, --pictures, --analysis."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_common_options(parser)
     add = parser.add_argument
@@ -48,14 +48,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--score_thresh", type=float, default=0.3, help="recall and precision count detections from this score on")
     add("--min_points", type=int, default=0, help="recall counts objects with at least so many points")
     add(
-        "--draw",
-        type=int,
-        default=0,
-        metavar="N",
-        help="draw the first N scenes (clouds get their confusion matrix anyway)",
-    )
+        "--pictures", "--draw", dest="pictures", type=int, default=0, metavar="N",
+        help="draw the first N scenes with hits, misses and false alarms (clouds get their confusion matrix anyway)",
+    )  # fmt: skip
     votes = "whole clouds: also add up the scores of N views (a classifier's turned about the up axis), printed beside"
     add("--votes", type=int, default=1, metavar="N", help=votes)
+    add(
+        "--analysis",
+        action="store_true",
+        help="measure by distance, points, occlusion, heading and score: text, charts",
+    )
     return parse_options(parser, arguments)
 
 
@@ -194,8 +196,10 @@ def finish(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evalu
             if name in voted.metrics
         ]
         get_logger().info("Votes beside the single pass:\n%s", "\n".join(lines))
-    if given.draw or hasattr(evaluator.dataset, "confusion"):
+    if given.pictures or hasattr(evaluator.dataset, "confusion"):
         draw(given, evaluator, evaluation, folder)
+    if given.analysis:
+        analyse(given, evaluator, evaluation, folder)
 
 
 def evaluate_all(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str) -> None:
@@ -242,8 +246,25 @@ def draw(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluat
     from pcdet.utils.logging import get_logger
 
     if ranks.is_main():
-        found = draw_results(evaluator.dataset, evaluation.results, given.draw, given.score_thresh, folder / "pictures")
+        found = draw_results(
+            evaluator.dataset, evaluation.results, given.pictures, given.score_thresh, folder / "pictures"
+        )
         get_logger().info("%d pictures are in %s", len(found), folder / "pictures")
+
+
+def analyse(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:
+    """Log the analysis of a detector and write it, with charts, into ``analysis``."""
+    from _analysis import write_analysis
+
+    from pcdet.utils import distributed as ranks
+    from pcdet.utils.logging import get_logger
+
+    if not hasattr(evaluator.dataset, "analyse"):
+        raise ValueError("--analysis is of detectors; a classifier has its confusion matrix")
+    if ranks.is_main():
+        analysis = evaluator.dataset.analyse(evaluation.results, given.score_thresh)
+        write_analysis(analysis, folder / "analysis")
+        get_logger().info("%s\nwritten to %s", analysis.text, folder / "analysis")
 
 
 if __name__ == "__main__":

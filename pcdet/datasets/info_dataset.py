@@ -13,6 +13,7 @@ from pcdet.structures.detections import Detections
 from pcdet.utils.files import read_pickle
 
 if TYPE_CHECKING:
+    from pcdet.evaluation.analysis import Analysis, Objects, Outcomes
     from pcdet.evaluation.report import EvalReport
 
 
@@ -92,6 +93,10 @@ class InfoDataset(SceneDataset):
         self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
     ) -> "EvalReport":
         """AP of one result a frame against the frames' ``annos``."""
+
+    @abc.abstractmethod
+    def objects_of(self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> "Objects":
+        """What the analysis measures: the frames' ``annos`` with one result a frame."""
 
     def overlap_thresholds(self) -> Mapping[str, float] | None:
         """Class -> 3-D IoU of a find in recall and precision, where it differs from KITTI's."""
@@ -175,6 +180,34 @@ class InfoDataset(SceneDataset):
         recalls = recall_by_stage(wanted, ordered, recall_thresholds)
         lines = [f"{tag.replace('/', '_')}: {value:f}" for tag, value in recalls.items()]
         return EvalReport(report.metrics | table.metrics | recalls, "\n".join([report.text, table.text, *lines]))
+
+    def truths_of(self, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The ``annos`` of the frame of each result. Raises ``ValueError`` where the split has no labels."""
+        if not all("annos" in info for info in self.infos):
+            raise ValueError(f"no ground truth in {self.split}: nothing can be judged right or wrong")
+        return [self.infos[r["index"]]["annos"] for r in results]
+
+    def analyse(self, results: Sequence[Mapping[str, Any]], score: float) -> "Analysis":
+        """By distance, points and occlusion, confusions, headings, calibration. Errors as in :meth:`truths_of`."""
+        from pcdet.evaluation.analysis import analyse
+
+        objects = self.objects_of(self.truths_of(results), results)
+        return analyse(objects, self.class_names, score=score, min_overlaps=self.strict_and_loose())
+
+    def outcomes(self, results: Sequence[Mapping[str, Any]], score: float) -> list["Outcomes"]:
+        """Which detections from a score on are hits and which labelled objects were found, frame by frame.
+
+        The matching is the metric's, class by class at its strict overlap in 3-D. Errors as in :meth:`truths_of`.
+        """
+        from pcdet.evaluation.analysis import outcomes
+        from pcdet.evaluation.classes import min_overlaps_of
+
+        least = [pair.strict for pair in min_overlaps_of(self.class_names, self.strict_and_loose())]
+        return outcomes(self.objects_of(self.truths_of(results), results), self.class_names, least, score)
+
+    def strict_and_loose(self) -> Mapping[str, tuple[float, float]] | None:
+        """Class -> minimum overlaps of AP, where they differ from KITTI's."""
+        return None
 
     def labelled(self, annos: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """LiDAR boxes (M, 7), names (M,) and point counts (M,) of a frame's objects, without DontCare.

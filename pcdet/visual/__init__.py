@@ -1,5 +1,6 @@
 """Pictures of scenes, boxes, curves and confusion matrices as PNG files, scenes as a web page; without a display."""
 
+from pcdet.visual.analysis import draw_analysis
 from pcdet.visual.bev import draw_bev
 from pcdet.visual.confusion import draw_confusion
 from pcdet.visual.curves import draw_curves
@@ -9,6 +10,7 @@ from pcdet.visual.scaling import draw_scaling
 
 __all__ = [
     "PageScene",
+    "draw_analysis",
     "draw_bev",
     "draw_confusion",
     "draw_curves",

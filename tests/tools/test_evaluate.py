@@ -96,3 +96,14 @@ def test_a_set_with_a_missing_result_file(tools, shared, tmp_path):
     inner = next(path.parent for path in tmp_path.rglob("label_2"))
     with pytest.raises(FileNotFoundError, match="is missing"):
         tools("evaluate")(options(inner))
+
+
+def test_the_analysis_beside_it(tools, folders, capsys):
+    out = folders / "analysis"
+    tools("evaluate")(options(folders, "--analysis", out, "--json", folders / "all.json", "--score_thresh", "0.8"))
+    text = capsys.readouterr().out
+    assert "Analysis of 41 frames" in text and (out / "analysis.txt").read_text().strip() in text
+    assert {path.suffix for path in out.iterdir()} == {".txt", ".json", ".png"} and len(list(out.glob("*.png"))) == 4
+    assert json.loads((out / "analysis.json").read_text()) == json.loads((folders / "all.json").read_text())["analysis"]
+    # Scores fall by a hundredth a frame: 21 are 0.8 or more.
+    assert json.loads((out / "analysis.json").read_text())["classes"]["Car"]["bands"][0]["found"] == 21

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from pcdet.visual import draw_confusion, draw_curves, read_image
+from pcdet.visual import draw_analysis, draw_confusion, draw_curves, read_image
 from pcdet.visual.curves import COLORS, MAX_CURVES, split_panels
 
 STEPS = [10, 20, 30]
@@ -116,3 +116,25 @@ def test_times_and_speeds_have_panels_of_their_own():
     curve = ([1, 2], [0.1, 0.2])
     panels = split_panels({"time/data": curve, "speed/samples_per_second": ([1, 2], [3.0, 4.0]), "eval/a": curve})
     assert list(panels) == ["Seconds a step", "Speed and device", "Metrics, 0 to 1"]
+
+
+def test_charts_of_an_analysis(tmp_path):
+    """Four pictures, also of a class without objects, detections or calibrated scores."""
+    band = {"band": "all", "ground_truths": 3, "detections": 2, "ap": 50.0, "exact": 66.0, "found": 2}
+    bins = [{"low": 0.9, "high": 1.0, "detections": 2, "right": 1, "mean_score": 0.95}]
+    car = {
+        "min_overlap": 0.7,
+        "bands": [band],
+        "precision_recall": {"score": [0.9, 0.5], "recall": [0.3, 0.6], "precision": [1.0, 0.5]},
+        "calibration": {"error": 0.45, "bins": bins},
+    }
+    bare = {
+        "min_overlap": 0.5,
+        "bands": [band | {"ap": None, "exact": None, "ground_truths": 0}],
+        "precision_recall": {"score": [], "recall": [], "precision": []},
+        "calibration": {"error": None, "bins": []},
+    }
+    matrix = {"names": ["Car", "Bike", "nothing"], "counts": [[1, 0, 2], [0, 0, 0], [1, 0, 0]]}
+    found = draw_analysis({"classes": {"Car": car, "Bike": bare}, "confusion": matrix}, tmp_path)
+    assert [path.name for path in found] == ["precision_recall.png", "bands.png", "calibration.png", "confusion.png"]
+    assert all(read_image(path).std() > 5 for path in found)

@@ -30,7 +30,10 @@ from pcdet.structures.scene import Scene
 from pcdet.utils.logging import setup_logger
 
 if TYPE_CHECKING:
+    from pcdet.evaluation.analysis import Objects
     from pcdet.evaluation.report import EvalReport
+
+OUTSIDE = "centre outside POINT_CLOUD_RANGE"
 
 
 class BoxConventionSettings(TypedDict, total=False):
@@ -181,16 +184,29 @@ class CustomDataset(InfoDataset):
         """AP in 3-D and from above, in the LiDAR frame. Objects outside POINT_CLOUD_RANGE are not asked for."""
         from pcdet.evaluation.lidar import evaluate
 
-        outside = [~self.in_range(np.asarray(annos["gt_boxes_lidar"]).reshape(-1, 7)) for annos in truths]
         return evaluate(
             truths,
             results,
             self.class_names,
             min_overlaps=self.min_overlaps,
             bands=self.bands,
-            ignored=outside,
-            why_ignored="centre outside POINT_CLOUD_RANGE",
+            ignored=self.outside(truths),
+            why_ignored=OUTSIDE,
         )
+
+    def objects_of(self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> "Objects":
+        """In the LiDAR frame. Objects outside POINT_CLOUD_RANGE are not asked for."""
+        from pcdet.evaluation.analysis import lidar_objects
+
+        return lidar_objects(truths, results, ignored=self.outside(truths), why_ignored=OUTSIDE)
+
+    def outside(self, truths: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
+        """(M,) bool of each frame: is an object's centre outside POINT_CLOUD_RANGE?"""
+        return [~self.in_range(np.asarray(annos["gt_boxes_lidar"]).reshape(-1, 7)) for annos in truths]
+
+    def strict_and_loose(self) -> Mapping[str, tuple[float, float]]:
+        """MIN_OVERLAPS, or those of KITTI's classes that stand for these."""
+        return self.min_overlaps
 
     def overlap_thresholds(self) -> Mapping[str, float]:
         """The strict overlaps of AP."""

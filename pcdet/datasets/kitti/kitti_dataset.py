@@ -31,6 +31,7 @@ from pcdet.structures.scene import Scene
 from pcdet.utils.logging import setup_logger
 
 if TYPE_CHECKING:
+    from pcdet.evaluation.analysis import Objects
     from pcdet.evaluation.report import EvalReport
 
 
@@ -169,6 +170,13 @@ class KittiDataset(InfoDataset):
         from pcdet.evaluation.kitti import evaluate
 
         return evaluate(truths, results, self.class_names)
+
+    def objects_of(self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> "Objects":
+        """In the camera frame, with the points of each box where the infos count them."""
+        from pcdet.evaluation.analysis import kitti_objects
+
+        counts = [annos.get("num_points_in_gt") for annos in truths]
+        return kitti_objects(truths, results, points=None if any(c is None for c in counts) else counts)
 
     def write_results(self, results: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
         """Write KITTI label files and ``results.json`` into ``folder``."""

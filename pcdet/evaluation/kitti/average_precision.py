@@ -14,7 +14,7 @@ import numpy as np
 from pcdet.evaluation.classes import NEIGHBOURS, min_overlaps_of
 from pcdet.evaluation.kitti.frames import Objects, join_frames
 from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER
-from pcdet.evaluation.kitti.measure import Candidates, Entry, candidates, measure
+from pcdet.evaluation.kitti.measure import LOW, Candidates, Entry, candidates, measure
 from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, pair_up, solid_overlaps
 
 
@@ -110,16 +110,16 @@ def average_precisions(
 def _entries(scenes: Scenes, name: str, strict: float, loose: float) -> Iterator[Entry]:
     states = [_states(scenes, name.lower(), difficulty) for difficulty in DIFFICULTIES]
     counts = [tuple(int((s == COUNTED).sum()) for s in side) for side in zip(*states, strict=True)]
-    too_low = _too_low(scenes, name.lower())
+    removed = _removed(scenes, name.lower())
     seen = _seen(scenes, name.lower())
     for is_loose, overlap in ((False, strict), (True, loose)):
         for metric in ("bbox", "bev", "3d") if scenes.image else ("bev", "3d"):
             least = strict if metric == "bbox" else overlap  # the image has no loose overlap
             pairs = [measure(_candidates(scenes, metric, s, least)) for s in states] if seen[metric] else None
             plain, turned = zip(*pairs, strict=True) if pairs else (None, None)
-            yield Entry(name, metric, is_loose, least, plain, *counts, too_low)
+            yield Entry(name, metric, is_loose, least, plain, *counts, *removed)
             if metric == "bbox":
-                yield Entry(name, "aos", is_loose, least, turned if scenes.has_alpha else None, *counts, too_low)
+                yield Entry(name, "aos", is_loose, least, turned if scenes.has_alpha else None, *counts, *removed)
 
 
 def _states(scenes: Scenes, name: str, difficulty: Difficulty) -> tuple[np.ndarray, np.ndarray]:
@@ -137,10 +137,29 @@ def _states(scenes: Scenes, name: str, difficulty: Difficulty) -> tuple[np.ndarr
     return truth_state.astype(np.int64), found_state.astype(np.int64)
 
 
-def _too_low(scenes: Scenes, name: str) -> int:
-    if not scenes.image:
-        return 0
-    return int(((scenes.truth.names == name) & (scenes.truth_height() <= DIFFICULTIES[-1].min_height)).sum())
+def _removed(scenes: Scenes, name: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Filter -> how many ground truths of a class it leaves out at each difficulty, and the same for detections.
+
+    An object that several filters leave out is counted for the first.
+    """
+    truths, founds = [], []
+    mine, found = scenes.truth.names == name, scenes.found.names == name
+    for difficulty in DIFFICULTIES:
+        masks = {
+            LOW: scenes.truth_height() <= difficulty.min_height if scenes.image else np.zeros_like(mine),
+            "too occluded": scenes.truth.occluded > difficulty.max_occlusion,
+            "too truncated": scenes.truth.truncated > difficulty.max_truncation,
+        }
+        left, counts = mine, []
+        for mask in masks.values():
+            counts.append(int((left & mask).sum()))
+            left = left & ~mask
+        truths.append(counts)
+        low = scenes.found_height() < difficulty.min_height if scenes.image else np.zeros_like(found)
+        founds.append([int((found & low).sum())])
+    filters = (LOW, "too occluded", "too truncated")
+    by_filter = [dict(zip(filters, zip(*rows, strict=True), strict=False)) for rows in (truths, founds)]
+    return by_filter[0], by_filter[1]
 
 
 def _seen(scenes: Scenes, name: str) -> dict[str, bool]:

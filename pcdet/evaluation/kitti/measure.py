@@ -1,6 +1,7 @@
 """Average precision of one class from overlaps and states, whatever the boxes were: shared by both metrics."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from pcdet.evaluation.kitti.precision import (
     score_thresholds,
     share,
 )
+
+LOW = "too low in the image"
 
 
 class Score(NamedTuple):
@@ -38,7 +41,13 @@ class Entry:
     scores: tuple[Score, ...] | None  # None: not evaluated, because nothing usable was detected or alpha is unknown
     ground_truths: tuple[int, ...]
     detections: tuple[int, ...]
-    too_low: int = 0  # ground truths of the class that no difficulty counts because of their height in the image
+    removed_truths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # filter -> how many; none twice
+    removed_detections: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def too_low(self) -> int:
+        """Ground truths of the class that no difficulty counts because of their height in the image."""
+        return min(self.removed_truths.get(LOW, (0,)))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 from pcdet.evaluation.kitti.average_precision import DIFFICULTIES, METRICS
 from pcdet.evaluation.kitti.measure import Entry, Score
 from pcdet.evaluation.kitti.precision import RECALL_POSITIONS
+from pcdet.evaluation.report import NOT_EVALUATED, aligned
 
-NOT_EVALUATED = "n/a"
 # OpenPCDet's words for the metrics, in its order of lines and of TensorBoard tags.
 TAGS = {"bbox": "image", "bev": "bev", "3d": "3d", "aos": "aos"}
 
@@ -59,9 +59,23 @@ def _values(entry: Entry, kind: str) -> list[float] | None:
 def text_of(entries: Sequence[Entry], frames: int) -> str:
     """The whole report: warnings, our table, OpenPCDet's lines."""
     parts = [f"KITTI metric over {frames} frames. AP in percent at easy, moderate, hard; R40, R11: recall positions."]
+    parts += filters_of(entries)
     parts += [f"WARNING: {warning}" for warning in warnings_of(entries)]
     parts += ["", table_of(entries), "", openpcdet_lines(entries)]
     return "\n".join(parts)
+
+
+def filters_of(entries: Sequence[Entry]) -> Iterator[str]:
+    """Which filter takes how many ground truths and detections of each class away at the three difficulties."""
+    for entry in entries:
+        if entry.metric != "3d" or entry.loose:
+            continue
+        parts = []
+        for what, removed in (("ground truths", entry.removed_truths), ("detections", entry.removed_detections)):
+            numbers = [f"{_slashed(counts)} {why}" for why, counts in removed.items() if any(counts)]
+            parts += [f"{what} {', '.join(numbers)}"] if numbers else []
+        if parts:
+            yield f"{entry.class_name}, left out: {'; '.join(parts)}"
 
 
 def warnings_of(entries: Sequence[Entry]) -> Iterator[str]:
@@ -95,7 +109,7 @@ def table_of(entries: Sequence[Entry]) -> str:
         values = [_numbers(entry, "r40"), _numbers(entry, "r11"), *([_numbers(entry, "exact")] if exact else [])]
         counts = [_slashed(entry.ground_truths), _slashed(entry.detections)]
         rows.append([entry.class_name, entry.metric, f"{entry.min_overlap:.2f}", *values, *counts])
-    return _aligned(rows)
+    return aligned(rows, left=2)
 
 
 def openpcdet_lines(entries: Sequence[Entry]) -> str:
@@ -141,12 +155,3 @@ def _numbers(entry: Entry, kind: str) -> str:
 
 def _slashed(counts: Sequence[int]) -> str:
     return "/".join(map(str, counts))
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns two spaces apart; the first two to the left, the rest to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    layout = "  ".join(f"{{:{'<' if i < 2 else '>'}{width}}}" for i, width in enumerate(widths))
-    lines = [layout.format(*row) for row in rows]
-    lines.insert(1, "-" * len(lines[0]))
-    return "\n".join(lines)

@@ -1,0 +1,18 @@
+"""Where a detector fails: by distance, points and occlusion, by class, by heading, by score."""
+
+from pcdet.evaluation.analysis.analysis import Analysis, analyse
+from pcdet.evaluation.analysis.objects import Objects, kitti_objects, lidar_objects
+from pcdet.evaluation.analysis.outcomes import NEUTRAL, RIGHT, WRONG, Outcomes, outcomes
+
+__all__ = [
+    "NEUTRAL",
+    "RIGHT",
+    "WRONG",
+    "Analysis",
+    "Objects",
+    "Outcomes",
+    "analyse",
+    "kitti_objects",
+    "lidar_objects",
+    "outcomes",
+]
