@@ -53,6 +53,7 @@ class DataSource:
     convention: BoxConvention = BoxConvention()
     class_map: Mapping[str, str | None] | None = None
     faults: tuple[str, ...] = ()  # of the folder itself
+    label_format: str | None = None  # LABEL_FORMAT of own data
 
     def read(self, frame: str) -> Content:
         """A frame's content; nothing that its files hold raises."""
@@ -218,6 +219,7 @@ def custom_source(root: Path, settings: Mapping[str, Any] | None) -> DataSource:
     return DataSource(
         f"custom, labels as {reader.label_format}", root, reader.layout, frames, folder.cloud_path, parse,
         reader.points, lenient.points if settings is None else None, reader.convention, reader.class_map, faults,
+        reader.label_format,
     )  # fmt: skip
 
 
