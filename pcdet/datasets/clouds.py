@@ -17,32 +17,10 @@ from pcdet.datasets.cloud_formats import (
     suffix_of,
 )
 from pcdet.datasets.dataset import SceneDataset, cloud_layout
+from pcdet.datasets.doubts import cloud_doubts, fit_doubts
 from pcdet.structures.scene import Scene
 
 __all__ = ["CloudFiles", "cloud_doubts", "cloud_files", "read_cloud", "read_npy"]
-
-
-def cloud_doubts(points: np.ndarray) -> list[str]:
-    """What is odd about (N, 4) points that should be x y z intensity in metres and [0, 1]; usually nothing."""
-    if len(points) == 0:
-        return []
-    doubts = []
-    low, high = float(points[:, 3].min()), float(points[:, 3].max())
-    if high > 1.001 or low < -0.001:
-        doubts.append(
-            f"intensity runs from {low:g} to {high:g}, but models of KITTI expect 0 to 1: set INTENSITY_SCALE, "
-            f"for example {1 / max(abs(low), high):.3g}"
-        )
-    elif high == low:
-        doubts.append(f"intensity is {low:g} everywhere, so it was probably not recorded; it is used as it is")
-    low, high = np.quantile(points[:, :3], (0.05, 0.95), axis=0)  # (3,) each
-    if (high - low)[2] > 0.5 * (high - low)[:2].max() or np.abs(points[:, :3]).max() > 1000:
-        extents = ", ".join(f"{v:.3g}" for v in high - low)
-        doubts.append(
-            f"nine tenths of the points spread over {extents} m along x, y, z, and the farthest lie at "
-            f"{np.abs(points[:, :3]).max():.3g} m: has the file another number of values a point?"
-        )
-    return doubts
 
 
 def cloud_files(path: str | Path, suffix: str | None = None) -> list[Path]:
@@ -64,10 +42,11 @@ def cloud_files(path: str | Path, suffix: str | None = None) -> list[Path]:
 
 
 class CloudFiles(SceneDataset):
-    """Unlabelled clouds, processed as a DATA_CONFIG says for evaluation: what a demonstration feeds a model.
+    """Unlabelled clouds, processed as a DATA_CONFIG says for evaluation: what a model is fed for predictions.
 
     Of the settings POINT_CLOUD_RANGE, POINT_FEATURE_ENCODING, DATA_PROCESSOR and INTENSITY_SCALE are read. Scenes are
-    named after their files and have neither calibration nor image.
+    named after their files and have neither calibration nor image. ``ground`` is the height that objects stand at where
+    the model tells it; a cloud whose ground lies elsewhere is doubted.
     """
 
     def __init__(
@@ -76,13 +55,15 @@ class CloudFiles(SceneDataset):
         settings: Mapping[str, Any],
         class_names: Sequence[str],
         logger: logging.Logger,
+        *,
+        ground: float | None = None,
     ):
         super().__init__(
             class_names,
             False,
             0,
             logger,
-            root=Path(files[0]).parent,
+            root=Path(files[0]).parent if files else Path.cwd(),
             point_cloud_range=settings["POINT_CLOUD_RANGE"],
             point_feature_encoding=settings["POINT_FEATURE_ENCODING"],
             data_augmentor=None,
@@ -90,6 +71,7 @@ class CloudFiles(SceneDataset):
         )
         self.files = [Path(f) for f in files]
         self.layout = cloud_layout(settings["POINT_FEATURE_ENCODING"])
+        self.ground = ground
         self.intensity_scale = float(settings.get("INTENSITY_SCALE", 1.0))
 
     def __len__(self) -> int:
@@ -97,13 +79,26 @@ class CloudFiles(SceneDataset):
 
     def load_scene(self, index: int) -> Scene:
         """The cloud of file ``index``; what is odd about it is logged."""
-        path = self.files[index]
+        return self.read_scene(self.files[index])
+
+    def read_scene(self, path: Path) -> Scene:
+        """The cloud of any file; what is odd about it is logged."""
         points, dropped = read_points(path, self.layout)
+        return self.scene_of(points, stem_of(path), str(path), dropped)
+
+    def scene_of(self, points: np.ndarray, name: str, where: str, dropped: int = 0) -> Scene:
+        """A scene of (N, C) finite points with the source features; what is odd about it is logged after ``where``.
+
+        The array is not changed.
+        """
         if dropped:
-            self.logger.warning("%s: %d points are NaN or infinite and were dropped", path, dropped)
+            self.logger.warning("%s: %d points are NaN or infinite and were dropped", where, dropped)
+        doubts = fit_doubts(points, self.point_cloud_range, self.ground)
         if "intensity" in self.source_features:
             column = self.source_features.index("intensity")
+            points = points.copy()
             points[:, column] *= self.intensity_scale
-            for doubt in cloud_doubts(points[:, [0, 1, 2, column]]):
-                self.logger.warning("%s: %s", path, doubt)
-        return Scene(stem_of(path), points)
+            doubts = cloud_doubts(points[:, [0, 1, 2, column]]) + doubts
+        for doubt in doubts:
+            self.logger.warning("%s: %s", where, doubt)
+        return Scene(name, points)

@@ -136,7 +136,10 @@ class SceneDataset(Dataset, abc.ABC):
 
     def prepare(self, index: int, rng: np.random.Generator) -> Item:
         """Load, augment and process one scene."""
-        scene = self.load_scene(index)
+        return {**self.process(self.load_scene(index), rng), "index": index}
+
+    def process(self, scene: Scene, rng: np.random.Generator) -> Item:
+        """Augment and process a loaded scene."""
         for augment in self.augmentors:
             scene = augment(scene, rng)
         if scene.gt_boxes is not None:
@@ -144,7 +147,7 @@ class SceneDataset(Dataset, abc.ABC):
         scene = self.encode(scene)
         for process in self.processors:
             scene = process(scene, rng)
-        return {**self.to_item(scene), "index": index}
+        return self.to_item(scene)
 
     def encode(self, scene: Scene) -> Scene:
         """Keep the point columns of ``used_feature_list``, in its order."""

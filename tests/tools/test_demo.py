@@ -25,14 +25,13 @@ def frames(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, frames, tools_on_path):
+def checkpoint(tmp_path_factory, frames):
     """Weights that were never trained: every score lies near 0.01."""
-    from _clouds import DemoScenes
-
+    from pcdet.datasets.kitti.camera_clouds import CameraClouds
     from pcdet.utils.logging import get_logger
 
     settings = load_config(CONFIG).settings
-    info = DemoScenes([next(frames.iterdir())], settings.DATA_CONFIG, settings.CLASS_NAMES, get_logger()).info
+    info = CameraClouds([next(frames.iterdir())], settings.DATA_CONFIG, settings.CLASS_NAMES, get_logger()).info
     torch.manual_seed(0)
     model = build_model(settings.MODEL, info)
     path = tmp_path_factory.mktemp("ckpt") / "checkpoint_epoch_1.pth"

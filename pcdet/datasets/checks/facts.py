@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pcdet.datasets.doubts import ground_height
 from pcdet.ops.points_in_boxes import points_in_boxes_mask
 from pcdet.structures.boxes import wrap_angle
 
@@ -21,8 +22,6 @@ READINGS = (
     "at (-y, x)",
     "at (x, -y)",
 )
-CELL = 2.0  # metres; the ground is looked for in cells of this side
-GROUND_RADIUS = 30.0
 
 
 @dataclass(frozen=True)
@@ -103,22 +102,6 @@ def measure(
 def digest_of(path: Path) -> str:
     """A digest of a file's bytes."""
     return hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest() if path.is_file() else ""
-
-
-def ground_height(xyz: np.ndarray) -> float:
-    """The median, over cells of 2 m within 30 m, of the lowest points' height; NaN with too few points."""
-    near = xyz[np.hypot(xyz[:, 0], xyz[:, 1]) < GROUND_RADIUS]
-    if len(near) < 50:
-        return float("nan")
-    cells = np.floor(near[:, :2] / CELL).astype(np.int64)
-    order = np.lexsort((near[:, 2], cells[:, 1], cells[:, 0]))
-    cells, z = cells[order], near[order, 2]
-    starts = np.flatnonzero(np.r_[True, (np.diff(cells, axis=0) != 0).any(axis=1)])
-    counts = np.diff(np.r_[starts, len(z)])
-    kept = counts >= 3
-    # A tenth of a cell's points may lie below the ground: echoes.
-    lowest = z[(starts + counts // 10)[kept]]
-    return float(np.median(lowest)) if len(lowest) else float("nan")
 
 
 def in_grid(xyz: np.ndarray, grid: Grid) -> tuple[float, int | None, float]:
