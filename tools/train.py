@@ -150,7 +150,7 @@ def build(
     require_global_batch(given.batch_size, optimization, ranks.world_size())
     seed = given.seed if given.fix_random_seed is None else given.fix_random_seed
     if found:
-        seed = int(found[1].get("seed", seed))
+        seed = seed_of(found[1], seed)
     if given.fix_random_seed is not None:
         be_deterministic()
     training_set = build_dataset(settings.DATA_CONFIG, settings.CLASS_NAMES, training=True, seed=seed)
@@ -165,6 +165,18 @@ def build(
     if found:
         trainer.resume(found[1], found[0])
     return trainer, test_set
+
+
+def seed_of(checkpoint: dict[str, Any], asked: int) -> int:
+    """The seed that the run began with: going on with another would show some scenes of an epoch twice."""
+    from pcdet.utils.logging import get_logger
+
+    seed = int(checkpoint.get("seed", asked))
+    if seed != asked:
+        get_logger().warning(
+            "The run began with seed %d and goes on with it, not with %d; --fresh begins anew", seed, asked
+        )
+    return seed
 
 
 def monitored(given: argparse.Namespace, settings: Any, test_set: Any, seed: int) -> Any:

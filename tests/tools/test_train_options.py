@@ -148,3 +148,10 @@ def test_e12_a_bad_number_ends_the_command_with_a_status(shapes, root, tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "is not finite in epoch 1, step " in done.stdout and "Scenes: " in done.stdout
     assert len(list(tmp_path.rglob("non_finite_batch_rank0.pth"))) == 1
+
+
+def test_another_seed_does_not_change_a_run_that_has_begun(train, capsys):
+    train("--seed", "3", epochs=1)
+    folder = train("--seed", "4", epochs=2)
+    assert "The run began with seed 3 and goes on with it, not with 4" in capsys.readouterr().out
+    assert load_checkpoint(folder / "ckpt" / "checkpoint_epoch_2.pth")["seed"] == 3
