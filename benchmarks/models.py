@@ -135,8 +135,8 @@ class Bench:
 
 
 def config_file(name: str) -> Path:
-    """The YAML whose stem is ``name``. Raises ``SystemExit`` where there is none."""
-    found = sorted((ROOT / "cfgs").glob(f"*_models/{name}.yaml"))
+    """The YAML whose stem is ``name``, KITTI's first. Raises ``SystemExit`` where there is none."""
+    found = sorted((ROOT / "cfgs").glob(f"*_models/{name}.yaml"), key=lambda p: p.parent.name != "kitti_models")
     if not found:
         raise SystemExit(f"no YAML below {ROOT / 'cfgs'} is called {name}.yaml")
     return found[0]
