@@ -141,3 +141,77 @@ def test_partial_goes_with_pretrained_model(tools, capsys):
         with pytest.raises(SystemExit):
             tools(name)(["--cfg_file", SECOND, "--partial"])
         assert "--partial goes with --pretrained_model" in capsys.readouterr().err
+
+
+SSG = "cfgs/modelnet_models/pointnet2_ssg.yaml"
+HEAD = {"0": "fc1", "1": "bn1", "4": "fc2", "5": "bn2", "8": "fc3"}
+
+
+@pytest.fixture(scope="module")
+def classifier(root):
+    """The state of PointNet++ SSG, and the same weights under the names of the common PyTorch port."""
+    import yaml
+
+    block = yaml.safe_load((root / SSG).read_text())
+    torch.manual_seed(3)
+    state = build_model(block["MODEL"], DatasetInfo(tuple(block["CLASS_NAMES"]), ("x", "y", "z"))).state_dict()
+    theirs = {}
+    for name, value in state.items():
+        part, *rest = name.split(".")
+        if part == "cls_head":
+            theirs[f"{HEAD[rest[1]]}.{rest[2]}"] = value
+        elif part == "backbone_3d":
+            level = f"sa{int(rest[1]) + 1}" if rest[0] == "sa_modules" else "sa3"
+            kind, layer, key = rest[-3:]
+            is_kernel = kind == "linears" and key == "weight"
+            kind = {"linears": "mlp_convs", "norms": "mlp_bns"}[kind]
+            theirs[f"{level}.{kind}.{layer}.{key}"] = value[:, :, None, None] if is_kernel else value
+    return state, theirs
+
+
+def test_a_pytorch_ports_checkpoint(convert, classifier, tmp_path, capsys):
+    state, theirs = classifier
+    found = {f"module.{name}": value for name, value in theirs.items()}
+    torch.save({"epoch": 8, "class_acc": np.float64(0.9), "model_state_dict": found}, tmp_path / "port.pth")
+    given = [str(tmp_path / "port.pth"), str(tmp_path / "ours.pth"), "--to", "pcdet"]
+    with pytest.raises(ValueError, match=r"another implementation \(port\); add --cfg_file"):
+        convert(given)
+    assert convert([*given, "--cfg_file", SSG]) == 0
+    assert equal_weights(tmp_path / "ours.pth", state)
+    assert f"all {len(theirs)} weights fit the model of {SSG}" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"sa1.mlp_convs.0.weight: \(64, 3, 1, 1\) in the file, \(64, 6\) wanted"):
+        convert([*given, "--force", "--cfg_file", SSG, "--set", "DATA_CONFIG.USE_NORMALS", "True"])
+    assert load_checkpoint(tmp_path / "ours.pth")["epoch"] == 0  # weights to start from or to test, no run to resume
+
+
+def test_a_tensorflow_checkpoints_variables(convert, classifier, tmp_path):
+    state, theirs = classifier
+    arrays = {}
+    for name, value in theirs.items():
+        head, *middle, key = name.split(".")
+        layer = middle[-1] if middle else head[-1]
+        scope = f"layer{head[-1]}/conv{layer}" if middle else f"fc{layer}"
+        norm = "bns" in name or head.startswith("bn")
+        new = ("gamma", "beta") if norm else ("weights", "biases")
+        keys = ("weight", "bias", "running_mean", "running_var")
+        new = dict(zip(keys, (*new, "moving_mean", "moving_variance"), strict=True))
+        if key in new:
+            value = value.permute(2, 3, 1, 0) if value.ndim == 4 else value.T if value.ndim == 2 else value
+            arrays[f"{scope}/{'bn/' if norm else ''}{new[key]}"] = value.numpy()
+    np.savez(tmp_path / "variables.npz", **arrays, beta1_power=np.float32(0.1))
+    given = [str(tmp_path / "variables.npz"), str(tmp_path / "ours.pth"), "--to", "pcdet"]
+    assert convert([*given, "--cfg_file", SSG]) == 0
+    found = load_checkpoint(tmp_path / "ours.pth")["model_state"]
+    assert found.keys() == state.keys()
+    for name, value in state.items():
+        shift = 0.001 - 1e-5 if "running_var" in name else 0  # what the two libraries add to a variance
+        torch.testing.assert_close(found[name], value + shift if shift else value, rtol=0, atol=1e-7 if shift else 0)
+
+    np.savez(tmp_path / "other.npz", w=np.zeros(3))
+    with pytest.raises(ValueError, match=r"other\.npz has no variable of PointNet\+\+: w"):
+        convert([str(tmp_path / "other.npz"), *given[1:], "--force", "--cfg_file", SSG])
+    (tmp_path / "noise.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"noise\.npz is not an NPZ file of numbers"):
+        convert([str(tmp_path / "noise.npz"), *given[1:], "--force", "--cfg_file", SSG])
+    with pytest.raises(FileNotFoundError, match=r"missing\.npz does not exist"):
+        convert([str(tmp_path / "missing.npz"), *given[1:], "--force", "--cfg_file", SSG])
