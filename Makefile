@@ -5,10 +5,12 @@ VENV ?= .venv
 PIP_ARGS ?=
 # Workers of pytest-xdist; two processes of one thread each suit two cores.
 TEST_JOBS ?= 2
+# A GPU build of torch brings the Triton that it needs; `make check-kernels` adds this one beside a CPU build.
+TRITON ?= "triton>=3.2"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test test-all lint format clean
+.PHONY: help env demo test test-all check-kernels lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,6 +34,11 @@ test: $(STAMP) ## run the test suite (at most 15 minutes on 2 cores)
 
 test-all: $(STAMP) ## run every test, the slow ones too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS)
+
+check-kernels: $(STAMP) ## compile the GPU kernels for sm_70, 80, 90, 100 (no GPU needed): registers, shared memory, spills
+	@$(BIN)/python -c 'import triton' 2>/dev/null || \
+	  $(BIN)/pip install --disable-pip-version-check $(PIP_ARGS) $(TRITON) || echo "Triton has no wheel for this machine"
+	$(BIN)/python benchmarks/check_kernels.py
 
 lint: $(STAMP) ## check style with ruff
 	$(BIN)/ruff check .

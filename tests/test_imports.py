@@ -86,3 +86,11 @@ def test_optional_packages_stand_in_one_file_each():
 def test_every_room_has_a_rule():
     rooms = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
     assert rooms == set(MAY_IMPORT)
+
+
+def test_triton_is_imported_by_the_files_of_its_kernels_alone():
+    """And those by nobody but ``doors.backend``: a machine without Triton never meets them."""
+    for file in PACKAGE.rglob("*.py"):
+        names = [module for _, module in modules_imported(file, ast.parse(file.read_text()))]
+        if file.name != "triton.py":
+            assert not [n for n in names if n.split(".")[0] == "triton" or "triton" in n.split(".")[1:]], file

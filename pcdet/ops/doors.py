@@ -5,15 +5,20 @@ A door checks its arguments and calls an operator registered with torch ``pcdet:
 :func:`backend` for the module which serves the device. NumPy arrays go to the module without that detour.
 """
 
+import functools
 import importlib
+import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pcdet.utils.logging import get_logger
+
 Array = np.ndarray | Tensor
-MODULES = {"cpu": "cpu"}  # device type -> module with kernels for it
+MODULES = {"cpu": "cpu", "cuda": "triton"}  # device type -> module with kernels for it
 
 
 def require_columns(name: str, value: Array, shape: str, columns: int) -> None:
@@ -56,9 +61,39 @@ def require_scenes(name: str, rows: Array, counts: Tensor) -> list[int]:
     return lengths
 
 
-def backend(operator: str, device_type: str) -> ModuleType:
-    """The module of an operator's folder that serves a type of device: ``cpu``, or ``reference`` elsewhere.
+def scenes_for(room: ModuleType, name: str, rows: Array, counts: Tensor) -> list[int] | Tensor:
+    """The counts as a module of kernels takes them: for Triton's as they are, for the others read and checked.
 
-    It is imported when first needed, so importing an operator's door does not import numba.
+    Reading them from a GPU would make the host wait, so there the kernels see to it that no count leads outside
+    ``rows``, and counts that do not add up are no error.
     """
-    return importlib.import_module(f"pcdet.ops.{operator}.{MODULES.get(device_type, 'reference')}")
+    if room.__name__.endswith(".triton"):
+        return counts.to(rows.device, torch.int64)
+    return require_scenes(name, rows, counts)
+
+
+def backend(operator: str, device_type: str) -> ModuleType:
+    """The module of an operator's folder that serves a type of device: ``cpu``, ``triton``, or ``reference`` elsewhere.
+
+    It is imported when first needed, so importing an operator's door imports neither numba nor Triton.
+    """
+    return _module(operator, MODULES.get(device_type, "reference"))
+
+
+@functools.cache
+def _module(operator: str, name: str) -> ModuleType:
+    if name == "triton" and not (_has_triton() and Path(__file__).with_name(operator).joinpath("triton.py").exists()):
+        name = "reference"
+    return importlib.import_module(f"pcdet.ops.{operator}.{name}")
+
+
+@functools.cache
+def _has_triton() -> bool:
+    """Whether Triton kernels can run; says once what to do where they cannot."""
+    if importlib.util.find_spec("triton") is None:
+        get_logger().warning("operators run in plain torch on this GPU: `pip install triton` makes them faster")
+        return False
+    if torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability() < (7, 0):
+        get_logger().warning("operators run in plain torch on this GPU: Triton needs compute capability 7.0")
+        return False
+    return True

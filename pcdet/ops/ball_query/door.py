@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, library
 
-from pcdet.ops.doors import backend, require_columns, require_same_device, require_scenes
+from pcdet.ops.doors import backend, require_columns, require_same_device, scenes_for
 
 
 def ball_query(
@@ -44,7 +44,8 @@ def ball_query_stack(
     index of its scene's first point, or 0 where the scene has no points: always a row of ``points`` unless N is 0.
     (OpenPCDet returns indices within the scene, and a mask of the empty balls.)
 
-    Raises ``ValueError`` for other shapes, counts that do not add up, two devices and sizes not above 0.
+    Raises ``ValueError`` for other shapes, two devices, sizes not above 0 and, where the GPU's kernels do not run,
+    for counts that do not add up.
     """
     require_columns("points", points, "(N, 3+)", 3)
     require_columns("centres", centres, "(M, 3+)", 3)
@@ -76,9 +77,9 @@ def _(points: Tensor, centres: Tensor, radius: float, num_samples: int) -> tuple
 def _query_stack(
     points: Tensor, counts: Tensor, centres: Tensor, centre_counts: Tensor, radius: float, num_samples: int
 ) -> tuple[Tensor, Tensor]:
-    lengths, wanted = require_scenes("points", points, counts), require_scenes("centres", centres, centre_counts)
-    query_stack = backend("ball_query", points.device.type).query_stack
-    return query_stack(points, lengths, centres, wanted, radius, num_samples)
+    room = backend("ball_query", points.device.type)
+    lengths, wanted = scenes_for(room, "points", points, counts), scenes_for(room, "centres", centres, centre_counts)
+    return room.query_stack(points, lengths, centres, wanted, radius, num_samples)
 
 
 @_query_stack.register_fake

@@ -1,0 +1,55 @@
+"""``benchmarks/check_kernels.py``: it compiles without a GPU, and a spill fails it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SPILLING = '''
+"""A kernel that holds more numbers than the registers of one warp can."""
+import triton
+import triton.language as tl
+import torch
+import check_kernels, kernel_cases_boxes, kernel_cases_points
+from pcdet.ops.triton import launch
+
+@triton.jit
+def wide_kernel(x, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + at)
+    tl.store(x + at, values * tl.sum(values, 0))
+
+kernel_cases_boxes.CASES[:] = []
+kernel_cases_points.CASES[:] = [lambda: launch(wide_kernel, (1,), torch.zeros(32768), num_warps=1, BLOCK=SIZE)]
+raise SystemExit(check_kernels.main(["--arch", "80", "--jobs", "1", "--only", "wide"]))
+'''
+
+
+def run(root, *command):
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = f"{root / 'benchmarks'}:{root}:{os.environ.get('PYTHONPATH', '')}"
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=280, env=environment)
+
+
+def test_it_says_that_it_skips_where_triton_is_absent(root, tmp_path):
+    code = "import importlib.util as u; u.find_spec = lambda name: None; import check_kernels as c; exit(c.main([]))"
+    found = run(root, "-c", code)
+    assert found.returncode == 0 and found.stdout.startswith("skipped: Triton is not installed"), found.stderr
+
+
+@pytest.mark.parametrize("size, code", [(64, 0), (16384, 1)])
+def test_a_spill_fails(root, tmp_path, size, code):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    script = tmp_path / "spilling.py"
+    script.write_text(SPILLING.replace("SIZE", str(size)))
+    found = run(root, str(script))
+    assert found.returncode == code, found.stdout + found.stderr
+    assert ("wide_kernel on sm_80 spills" in found.stdout) == bool(code)
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_without_spills(root):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    found = run(root, str(root / "benchmarks" / "check_kernels.py"))
+    assert found.returncode == 0, found.stdout + found.stderr
