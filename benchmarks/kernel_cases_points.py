@@ -7,6 +7,9 @@ from op_inputs import lidar, shapes
 
 import pcdet.ops.ball_query.triton as ball_query
 import pcdet.ops.furthest_point_sampling.triton as sampling
+import pcdet.ops.grouping.triton as grouping
+import pcdet.ops.three_nn.triton as three_nn
+import pcdet.ops.voxel_query.triton as voxel_query
 
 SCENE, KEYPOINTS = 18_000, 2048  # of KITTI's front view, and those of PV-RCNN
 ROI_GRID = 128 * 6**3
@@ -40,9 +43,36 @@ def sampling_of_clouds() -> None:
         sampling.sample_stack(torch.zeros(2 * n, 3), [n, n], [n // 4, n // 4])
 
 
+def gradients_of_groups() -> None:
+    for channels in (3, 16, 32, 64, 128, 512):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            grouping.sum_rows(torch.zeros(5120, channels, dtype=dtype), torch.arange(5120) % 512, 512)
+
+
+def interpolation_of_point_rcnn() -> None:
+    unknown, known = torch.zeros(2 * 4096, 3), torch.zeros(2 * 1024, 3)
+    _, index = three_nn.three_nn_stack(unknown, per_scene(4096), known, per_scene(1024))
+    weight = torch.ones(index.shape)
+    for channels in (128, 256, 512):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            three_nn.interpolate(torch.zeros(2048, channels, dtype=dtype), index, weight)
+            index.zero_()
+            three_nn.spread(torch.zeros(len(index), channels, dtype=dtype), index, weight, 2048)
+
+
+def voxel_query_of_voxel_rcnn() -> None:
+    coords, places = torch.zeros(1, 4, dtype=torch.int64), torch.zeros(2 * ROI_GRID, 4, dtype=torch.int64)
+    at = torch.zeros(2 * ROI_GRID, 3)
+    for grid in ([2, 11, 400, 352], [2, 41, 4000, 4000]):  # a level of KITTI's grid, and one too large for a table
+        voxel_query.query(coords, at[:1], grid, at, places, [4, 4, 4], 1.6, 16)
+
+
 CASES: list[Callable[[], object]] = [
     ball_query_of_pv_rcnn,
     ball_query_of_point_nets,
     sampling_of_scenes,
     sampling_of_clouds,
+    gradients_of_groups,
+    interpolation_of_point_rcnn,
+    voxel_query_of_voxel_rcnn,
 ]

@@ -53,7 +53,7 @@ def _query(
         *(index, count, 0 if counts is None else len(counts), radius, num_samples),
         EQUAL=counts is None,
         BLOCK_M=block,
-        BLOCK_N=128,
+        BLOCK_N=64,
         BLOCK_G=block_of(num_samples, 1, 32),
     )
     return index, count

@@ -17,8 +17,7 @@ def group_points(
     """The features of each centre's neighbours (PointNet++, sec. 3.2). -> (B, S, G, C).
 
     Differentiable in ``features``, any number of times: the gradient of a row is the sum over all places that took
-    it, the same on every run on a CPU (on a GPU under ``torch.use_deterministic_algorithms``). Works under autocast
-    and ``torch.compile``.
+    it, the same on every run. Works under autocast and ``torch.compile``.
 
     Raises ``ValueError`` for other shapes, two devices and, on the CPU outside ``torch.compile``, for an index that
     is not in [0, N); a GPU reports the latter itself, or reads another cloud's row.

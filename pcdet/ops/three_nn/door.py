@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, library
 
-from pcdet.ops.doors import backend, require_columns, require_same_device, require_scenes
+from pcdet.ops.doors import backend, require_columns, require_same_device, scenes_for
 from pcdet.ops.grouping.door import require_rows, take_rows
 
 
@@ -21,7 +21,8 @@ def three_nn_stack(
     the scene's first known point, or 0 where the scene has none: always a row of ``known`` unless M is 0. No gradient
     flows. The weights of an interpolation are the caller's, usually 1 / (distance + 1e-8) over their sum.
 
-    Works under ``torch.compile``. Raises ``ValueError`` for other shapes, counts that do not add up and two devices.
+    Works under ``torch.compile``. Raises ``ValueError`` for other shapes, two devices and, where the GPU's kernels do
+    not run, for counts that do not add up.
     """
     require_columns("unknown", unknown, "(N, 3+)", 3)
     require_columns("known", known, "(M, 3+)", 3)
@@ -33,8 +34,9 @@ def three_nn_stack(
 
 @library.custom_op("pcdet::three_nn_stack", mutates_args=())
 def _nearest(unknown: Tensor, unknown_counts: Tensor, known: Tensor, known_counts: Tensor) -> tuple[Tensor, Tensor]:
-    lengths = require_scenes("unknown", unknown, unknown_counts), require_scenes("known", known, known_counts)
-    square, index = backend("three_nn", unknown.device.type).three_nn_stack(unknown, lengths[0], known, lengths[1])
+    room = backend("three_nn", unknown.device.type)
+    lengths = scenes_for(room, "unknown", unknown, unknown_counts), scenes_for(room, "known", known, known_counts)
+    square, index = room.three_nn_stack(unknown, lengths[0], known, lengths[1])
     return square.sqrt_(), index
 
 
@@ -51,7 +53,7 @@ def three_interpolate(
 ) -> Tensor:
     """Weighted sums of three rows of features: w0 f0 + w1 f1 + w2 f2 (PointNet++, sec. 3.4). -> (N, C).
 
-    Differentiable in ``features`` and ``weight``, any number of times. Half precision is summed as float32 on a CPU;
+    Differentiable in ``features`` and ``weight``, any number of times. Half precision is summed as float32;
     the result has the type of ``features``. Where M is 0 the result is 0, whatever the weights.
 
     Works under ``torch.compile``. Raises ``ValueError`` for other shapes, two devices and, on the CPU outside

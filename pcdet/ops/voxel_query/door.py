@@ -28,7 +28,8 @@ def voxel_query(
     indices are 0. No gradient flows.
 
     Works under ``torch.compile``. Raises ``ValueError`` for other shapes, two devices, sizes not above 0, negative
-    ranges, voxels outside the grid and scenes that are not in [0, batch_size).
+    ranges and, on the CPU, for voxels outside the grid and scenes that are not in [0, batch_size). On a GPU a place in
+    no scene finds nothing, and a voxel outside the grid is another one's cell or torch's error.
     """
     require_columns("voxel_coords", voxel_coords, "(V, 4)", 4)
     require_columns("voxel_centres", voxel_centres, "(V, 3+)", 3)
@@ -63,11 +64,13 @@ def _query(
     radius: float,
     num_samples: int,
 ) -> tuple[Tensor, Tensor]:
-    _require_inside("voxel_coords", voxel_coords, [batch_size, *spatial_shape])
-    _require_inside("scenes of centre_coords", centre_coords[:, :1], [batch_size])
-    query = backend("voxel_query", centres.device.type).query
     grid = [batch_size, *spatial_shape]
-    return query(voxel_coords, voxel_centres, grid, centres, centre_coords, ranges, radius, num_samples)
+    if centres.device.type == "cpu":  # elsewhere reading the bounds would make the host wait
+        _require_inside("voxel_coords", voxel_coords, grid)
+        _require_inside("scenes of centre_coords", centre_coords[:, :1], [batch_size])
+    return backend("voxel_query", centres.device.type).query(
+        voxel_coords, voxel_centres, grid, centres, centre_coords, ranges, radius, num_samples
+    )
 
 
 @_query.register_fake
