@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
+VIEWER = Path()  # --rerun without a file
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
@@ -83,6 +84,13 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--save_to_file", action="store_true", help="write the data set's result files when evaluating")
     add("--print_config", action="store_true", help="print every resolved value with the file that set it, and stop")
     add("--set", dest="set_cfgs", nargs=argparse.REMAINDER, help="KEY VALUE pairs, last on the line")
+
+
+def add_view_options(parser: argparse.ArgumentParser, scenes: str) -> None:
+    """--html and --rerun; ``scenes`` says which ones they show."""
+    parser.add_argument("--html", type=Path, metavar="OUT", help=f"write {scenes} into one page with a 3-D view")
+    text = f"show {scenes} in the Rerun viewer, or write them into the file OUT (.rrd); needs rerun-sdk"
+    parser.add_argument("--rerun", type=Path, nargs="?", const=VIEWER, metavar="OUT", help=text)
 
 
 def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:

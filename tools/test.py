@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from _common import (
     add_common_options,
+    add_view_options,
     has_whole_clouds,
     on_terminal,
     output_folder,
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from pcdet.train_utils.evaluate import Evaluation, Evaluator
 
 POLL_SECONDS = 5.0
+VIEWED = 20  # scenes of --html and --rerun where --pictures names no number
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """OpenPCDet's options and ours: --device, --split, --score_thresh, --min_points, --pictures, --analysis."""
+    """OpenPCDet's options and ours: --device, --split, --score_thresh, --pictures, --html, --rerun, --analysis ..."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_common_options(parser)
     add = parser.add_argument
@@ -58,6 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="measure by distance, points, occlusion, heading and score: text, charts",
     )
+    add_view_options(parser, f"the first N scenes of --pictures (default {VIEWED})")
     return parse_options(parser, arguments)
 
 
@@ -70,6 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = on_split(config.settings, given.split)
     if given.votes > 1 and not has_whole_clouds(settings):
         raise ValueError("--votes is for classifiers and segmenters of whole clouds")
+    if (given.html or given.rerun) and has_whole_clouds(settings):
+        raise ValueError("--html and --rerun show boxes in scenes; a classifier or segmenter has its confusion matrix")
+    if given.rerun:
+        from pcdet.visual import require_rerun
+
+        require_rerun()
     device = start(given)
     run_folder = output_folder(given, config)
     folder = run_folder / "eval"
@@ -196,7 +205,7 @@ def finish(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evalu
             if name in voted.metrics
         ]
         get_logger().info("Votes beside the single pass:\n%s", "\n".join(lines))
-    if given.pictures or hasattr(evaluator.dataset, "confusion"):
+    if given.pictures or given.html or given.rerun or hasattr(evaluator.dataset, "confusion"):
         draw(given, evaluator, evaluation, folder)
     if given.analysis:
         analyse(given, evaluator, evaluation, folder)
@@ -239,17 +248,29 @@ def measure(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path) -
 
 
 def draw(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:
-    """Draw what was found into ``pictures``: the first scenes, or the confusion matrix of a classifier."""
-    from _pictures import draw_results
+    """Show what was found: the first scenes as --pictures, --html and --rerun say; a classifier's confusion matrix."""
+    from _pictures import draw_scene, judged_scenes, show_scenes
 
     from pcdet.utils import distributed as ranks
     from pcdet.utils.logging import get_logger
+    from pcdet.visual import draw_confusion
 
-    if ranks.is_main():
-        found = draw_results(
-            evaluator.dataset, evaluation.results, given.pictures, given.score_thresh, folder / "pictures"
-        )
-        get_logger().info("%d pictures are in %s", len(found), folder / "pictures")
+    dataset, logger, folder = evaluator.dataset, get_logger(), folder / "pictures"
+    if not ranks.is_main():
+        return
+    if hasattr(dataset, "confusion"):
+        path = draw_confusion(dataset.confusion(evaluation.results), dataset.class_names, folder / "confusion.png")
+        logger.info("the confusion matrix is %s", path)
+        return
+    scenes = judged_scenes(dataset, evaluation.results[: given.pictures or VIEWED], given.score_thresh)
+    drawn = []
+    for scene in scenes[: given.pictures]:
+        limits = dataset.info.point_cloud_range
+        drawn += draw_scene(scene, dataset.class_names, given.score_thresh, folder, limits)
+    if drawn:
+        logger.info("%d pictures are in %s", len(drawn), folder)
+    for line in show_scenes(given, scenes, dataset.class_names):
+        logger.info("%s", line)
 
 
 def analyse(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:

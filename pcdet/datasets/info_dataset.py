@@ -10,10 +10,11 @@ import numpy as np
 
 from pcdet.datasets.dataset import SceneDataset
 from pcdet.structures.detections import Detections
+from pcdet.structures.outcomes import Outcomes
 from pcdet.utils.files import read_pickle
 
 if TYPE_CHECKING:
-    from pcdet.evaluation.analysis import Analysis, Objects, Outcomes
+    from pcdet.evaluation.analysis import Analysis, Objects
     from pcdet.evaluation.report import EvalReport
 
 
@@ -130,6 +131,11 @@ class InfoDataset(SceneDataset):
     def __len__(self) -> int:
         return len(self.infos)
 
+    @property
+    def has_labels(self) -> bool:
+        """Is every frame labelled?"""
+        return all("annos" in info for info in self.infos)
+
     def allows_empty(self) -> bool:
         """As ``keep_empty`` says."""
         return self.keep_empty
@@ -158,7 +164,7 @@ class InfoDataset(SceneDataset):
         from pcdet.evaluation.recall import recall_by_stage, recall_precision
         from pcdet.evaluation.report import EvalReport
 
-        if not all("annos" in info for info in self.infos):
+        if not self.has_labels:
             return EvalReport({}, f"no ground truth in this split, metrics skipped ({self.split}, {len(self)} frames)")
         ordered = [dict(r) for r in sorted(results, key=lambda r: r["index"])]
         truths = [self.infos[r["index"]]["annos"] for r in ordered]
@@ -183,7 +189,7 @@ class InfoDataset(SceneDataset):
 
     def truths_of(self, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The ``annos`` of the frame of each result. Raises ``ValueError`` where the split has no labels."""
-        if not all("annos" in info for info in self.infos):
+        if not self.has_labels:
             raise ValueError(f"no ground truth in {self.split}: nothing can be judged right or wrong")
         return [self.infos[r["index"]]["annos"] for r in results]
 
@@ -194,16 +200,24 @@ class InfoDataset(SceneDataset):
         objects = self.objects_of(self.truths_of(results), results)
         return analyse(objects, self.class_names, score=score, min_overlaps=self.strict_and_loose())
 
-    def outcomes(self, results: Sequence[Mapping[str, Any]], score: float) -> list["Outcomes"]:
-        """Which detections from a score on are hits and which labelled objects were found, frame by frame.
+    def outcomes(self, results: Sequence[Mapping[str, Any]], scores: Sequence[float]) -> list[dict[float, Outcomes]]:
+        """Of every frame: which detections are hits, which labelled objects were found, counted from each score on.
 
-        The matching is the metric's, class by class at its strict overlap in 3-D. Errors as in :meth:`truths_of`.
+        The matching is the metric's, class by class at its strict overlap in 3-D. Verdicts on labelled objects are in
+        the order of a scene's ``gt_boxes``. Errors as in :meth:`truths_of`.
         """
         from pcdet.evaluation.analysis import outcomes
         from pcdet.evaluation.classes import min_overlaps_of
 
+        truths = self.truths_of(results)
         least = [pair.strict for pair in min_overlaps_of(self.class_names, self.strict_and_loose())]
-        return outcomes(self.objects_of(self.truths_of(results), results), self.class_names, least, score)
+        objects = self.objects_of(truths, results)
+        by_score = {score: outcomes(objects, self.class_names, least, score) for score in scores}
+        cared = [np.asarray(annos["name"]) != "DontCare" for annos in truths]
+        return [
+            {score: Outcomes(frames[f].found, frames[f].truth[keep]) for score, frames in by_score.items()}
+            for f, keep in enumerate(cared)
+        ]
 
     def strict_and_loose(self) -> Mapping[str, tuple[float, float]] | None:
         """Class -> minimum overlaps of AP, where they differ from KITTI's."""

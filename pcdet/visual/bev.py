@@ -1,4 +1,4 @@
-"""Scenes from above: points by height, detections by class, ground truth in white."""
+"""Scenes from above: points by height, detections by class and labels in white, or both by their verdicts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from matplotlib.ticker import MaxNLocator
 
 from pcdet.structures.boxes import box_corners
 from pcdet.structures.detections import Detections
-from pcdet.visual.canvas import GROUND_TRUTH, as_boxes, as_labels, class_color, new_figure, save_png
+from pcdet.structures.outcomes import Outcomes
+from pcdet.visual.canvas import new_figure, save_png
+from pcdet.visual.marks import LegendRow, Marks, class_legend, found_marks, truth_marks, verdict_legend
 
 BACKGROUND = "#0d1117"
 TEXT = "#c9d1d9"
@@ -24,7 +26,7 @@ TEXT = "#c9d1d9"
 HEIGHTS = LinearSegmentedColormap.from_list("heights", ["#27457a", "#3a6ea8", "#7396bf", "#aab9cf", "#e4e6ea"])
 MAX_WIDTH, MAX_HEIGHT = 1400, 1100  # pixels of the scene, without margins
 MAX_SCALE = 40.0  # pixels a metre
-LEFT, RIGHT, TOP, BOTTOM = 64, 190, 44, 48  # margins in pixels
+LEFT, MARGIN, TOP, BOTTOM = 64, 240, 44, 48  # pixels around the scene; MARGIN is the right one, with the legend
 DEFAULT_RANGE = (0.0, -40.0, 70.4, 40.0)
 MIN_EXTENT = 10.0  # metres
 FARTHEST = 1000.0  # metres; a view is never stretched to what lies beyond, which no LiDAR measured
@@ -61,17 +63,23 @@ def draw_bev(
     *,
     detections: Detections | None = None,
     gt_boxes: np.ndarray | None = None,
+    gt_names: Sequence[str] | None = None,
+    outcomes: Outcomes | None = None,
     class_names: Sequence[str],
     point_cloud_range: Sequence[float] | None = None,
     title: str = "",
 ) -> Path:
     """Draw a scene from above into a PNG file and return its path.
 
+    Scores stand beside detections. With ``outcomes`` a colour is a verdict, and the class stands before the score.
+
     Args:
         points: (N, 3+) x y z in metres, LiDAR frame; points that are not finite are left out.
         path: The file; its folder is made.
         detections: Boxes with scores and 1-based labels; boxes that are not finite are left out.
-        gt_boxes: (M, 7+) labelled boxes, drawn in dashed white.
+        gt_boxes: (G, 7+) labelled boxes, drawn in dashed white.
+        gt_names: (G,) what they are labelled, written beside those that were not found.
+        outcomes: Verdicts on the M detections and G labelled boxes.
         class_names: Names for the legend, in the order of the labels.
         point_cloud_range: (6,) x y z minimum, x y z maximum of what is shown; by default what the points span.
         title: A line above the picture.
@@ -80,16 +88,19 @@ def draw_bev(
         ValueError: An argument has another shape, or a label is not one of ``class_names``.
     """
     points = _finite_points(points)
-    boxes, scores, labels = _unpack(detections, class_names)
-    truth = as_boxes(gt_boxes, "gt_boxes")
-    truth = truth[np.isfinite(truth).all(axis=1)]
-    view = choose_view(points, np.concatenate([boxes, truth]), point_cloud_range)
-    figure = new_figure(LEFT + view.width + RIGHT, TOP + view.height + BOTTOM, BACKGROUND)
+    found = _found(detections, outcomes, class_names).finite()
+    truth = truth_marks(gt_boxes, gt_names, outcomes).finite()
+    view = choose_view(points, np.concatenate([found.boxes, truth.boxes]), point_cloud_range)
+    figure = new_figure(LEFT + view.width + MARGIN, TOP + view.height + BOTTOM, BACKGROUND)
     axes = _scene_axes(figure, view, title)
     _draw_points(figure, axes, view, points)
-    _draw_ground_truth(axes, truth)
-    _draw_detections(axes, view, boxes, scores, labels)
-    _draw_legend(figure, view, labels, class_names, len(truth) if gt_boxes is not None else None)
+    _draw_marks(axes, truth, (1.3, 0.9), dashed=True)
+    _draw_marks(axes, found, (1.5, 1.5), dashed=False)
+    _write_texts(axes, view, truth)
+    _write_texts(axes, view, found)
+    labelled = None if gt_boxes is None else len(truth.boxes)
+    rows = verdict_legend(outcomes) if outcomes is not None else class_legend(found.labels, class_names, labelled)
+    _draw_legend(figure, view, rows)
     return save_png(figure, path)
 
 
@@ -100,14 +111,12 @@ def _finite_points(points: np.ndarray) -> np.ndarray:
     return points[np.isfinite(points[:, :3]).all(axis=1), :3].astype(np.float64)
 
 
-def _unpack(detections: Detections | None, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(M, 7) boxes, (M,) scores and (M,) labels of the finite boxes."""
-    if detections is None:
-        detections = Detections.empty()
-    boxes = as_boxes(detections.boxes.detach().cpu().double().numpy(), "detections.boxes")
-    labels = as_labels(detections.labels.cpu().numpy(), len(boxes), class_names)
-    keep = np.isfinite(boxes).all(axis=1)
-    return boxes[keep], detections.scores.detach().cpu().double().numpy()[keep], labels[keep]
+def _found(found: Detections | None, outcomes: Outcomes | None, class_names: Sequence[str]) -> Marks:
+    """Marks of detections, better ones last, to lie on top."""
+    found = Detections.empty() if found is None else found
+    boxes, scores = (values.detach().cpu().double().numpy() for values in (found.boxes, found.scores))
+    marks = found_marks(boxes, found.labels.cpu().numpy(), scores, outcomes, class_names)
+    return marks[np.argsort(scores, kind="stable")]
 
 
 def choose_view(points: np.ndarray, boxes: np.ndarray, point_cloud_range: Sequence[float] | None = None) -> View:
@@ -209,42 +218,36 @@ def _heading_marks(boxes: np.ndarray) -> np.ndarray:
     return np.stack([centre, centre + ahead], axis=1)
 
 
-def _draw_ground_truth(axes: Axes, boxes: np.ndarray) -> None:
-    lines = LineCollection(_footprints(boxes), colors=GROUND_TRUTH, linewidths=1.3, linestyles=(0, (4, 2)), zorder=3)
-    axes.add_collection(lines, autolim=False)
-    axes.add_collection(LineCollection(_heading_marks(boxes), colors=GROUND_TRUTH, linewidths=0.9, zorder=3), False)
+def _draw_marks(axes: Axes, marks: Marks, widths: tuple[float, float], dashed: bool) -> None:
+    """Outlines and heading marks; where lines are whole the front is thicker."""
+    outlines, style = _footprints(marks.boxes), (0, (4, 2)) if dashed else "solid"
+    layers = [(outlines, widths[0], style), (_heading_marks(marks.boxes), widths[1], "solid")]
+    layers += [] if dashed else [(outlines[:, :2], 2.6, style)]
+    for lines, width, kind in layers:
+        collection = LineCollection(lines, colors=marks.colors, linewidths=width, linestyles=kind)
+        collection.set_zorder(3 if dashed else 4)
+        axes.add_collection(collection, autolim=False)
 
 
-def _draw_detections(axes: Axes, view: View, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> None:
-    """Outlines with a thicker front, heading marks, and scores beside them; better ones on top."""
-    order = np.argsort(scores, kind="stable")
-    boxes, scores = boxes[order], scores[order]
-    colors = [class_color(label) for label in labels[order]]
-    outlines = _footprints(boxes)
-    for lines, width in ((outlines, 1.5), (outlines[:, :2], 2.6), (_heading_marks(boxes), 1.5)):
-        axes.add_collection(LineCollection(lines, colors=colors, linewidths=width, zorder=4), autolim=False)
+def _write_texts(axes: Axes, view: View, marks: Marks) -> None:
+    """Texts right of the boxes, level with their far ends."""
     halo = [withStroke(linewidth=2.2, foreground=BACKGROUND)]
-    for box, outline, score, color in zip(boxes, outlines, scores, colors, strict=True):
-        if not (view.x_min <= box[0] <= view.x_max and view.y_min <= box[1] <= view.y_max):
+    for box, outline, text, color in zip(marks.boxes, _footprints(marks.boxes), marks.texts, marks.colors, strict=True):
+        if not (text and view.x_min <= box[0] <= view.x_max and view.y_min <= box[1] <= view.y_max):
             continue
-        place = (outline[:, 0].min(), outline[:, 1].max())  # right of the box, level with its far end
+        place = (outline[:, 0].min(), outline[:, 1].max())
         axes.annotate(
-            f"{score:.2f}", place, xytext=(3, -4), textcoords="offset points", fontsize=8.5, color=color,
+            text, place, xytext=(3, -4), textcoords="offset points", fontsize=8.5, color=color,
             path_effects=halo, annotation_clip=True, clip_on=True, zorder=5,
         )  # fmt: skip
 
 
-def _draw_legend(
-    figure: Figure, view: View, labels: np.ndarray, class_names: Sequence[str], ground_truth: int | None
-) -> None:
-    """Every class with the number of its detections, right of the scene."""
+def _draw_legend(figure: Figure, view: View, rows: Sequence[LegendRow]) -> None:
+    """Text, colour and style of every kind of box, right of the scene."""
     handles = [
-        Line2D([], [], color=class_color(n), linewidth=2.5, label=f"{name} ({np.count_nonzero(labels == n)})")
-        for n, name in enumerate(class_names, start=1)
+        Line2D([], [], color=color, linewidth=1.5 if dashed else 2.5, linestyle="--" if dashed else "-", label=text)
+        for text, color, dashed in rows
     ]
-    if ground_truth is not None:
-        dashed = Line2D([], [], color=GROUND_TRUTH, linewidth=1.5, linestyle="--", label=f"labelled ({ground_truth})")
-        handles.append(dashed)
     width, height = figure.bbox.size
     corner = ((LEFT + view.width + 10) / width, 1 - TOP / height)
     legend = figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, frameon=False, fontsize=10)

@@ -16,6 +16,8 @@ PALETTE = (
     "#ff9f1c", "#5dff6b", "#ff5fc4", "#2ee6d6", "#8ab4ff", "#ffe66d", "#ff6b5e", "#c79bff", "#5ad1ff", "#e0b07c",
 )  # fmt: skip
 GROUND_TRUTH = "#ffffff"
+# Of verdicts; bluish green, vermilion and yellow stay apart for colour-blind readers.
+HIT, FALSE_ALARM, MISS, NOT_JUDGED = "#2ee6b4", "#ff5a4d", "#ffe14d", "#97a3b4"
 
 
 def class_color(label: int) -> str:

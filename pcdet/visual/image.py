@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from pcdet.structures.boxes import box_corners
 from pcdet.structures.calibration import Calibration
-from pcdet.visual.canvas import GROUND_TRUTH, as_boxes, as_labels, class_color, new_figure, save_png
+from pcdet.structures.outcomes import Outcomes
+from pcdet.visual.canvas import new_figure, save_png
+from pcdet.visual.marks import LegendRow, found_marks, truth_marks, verdict_legend
 
 NEAR = 0.1  # metres before the camera at which edges are cut
+# Pixels of a line and a column of the legend, which stands below the image.
+LEGEND_LINE, LEGEND_COLUMN = 24, 170
 # Corners of pcdet.structures.boxes.box_corners: bottom, top, uprights; then a cross on the front, which shows heading.
 EDGES = np.array([
     (0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7), (0, 5), (1, 4),
@@ -50,8 +55,12 @@ def draw_image_boxes(
     scores: Sequence[float] | np.ndarray | None = None,
     class_names: Sequence[str],
     gt_boxes: np.ndarray | None = None,
+    gt_names: Sequence[str] | None = None,
+    outcomes: Outcomes | None = None,
 ) -> Path:
     """Draw 3-D boxes over the camera image into a PNG file of the image's size and return its path.
+
+    With ``outcomes`` a colour is a verdict, and a legend stands in a strip below the image.
 
     Args:
         image: (H, W, 3) uint8 RGB.
@@ -62,25 +71,30 @@ def draw_image_boxes(
         scores: (M,) written beside the boxes.
         class_names: Names in the order of the labels.
         gt_boxes: (G, 7+) labelled boxes, drawn in dashed white.
+        gt_names: (G,) what they are labelled, written beside those that were not found.
+        outcomes: Verdicts on the M detections and G labelled boxes.
 
     Raises:
         ValueError: An argument has another shape, or a label is not one of ``class_names``.
     """
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
         raise ValueError(f"the image is {image.shape} {image.dtype}, expected (H, W, 3) uint8")
-    boxes = as_boxes(boxes, "boxes")
-    labels = as_labels(labels, len(boxes), class_names)
-    if scores is not None and len(scores) != len(boxes):
-        raise ValueError(f"{len(boxes)} boxes have {len(scores)} scores; every box needs one")
-    axes = _image_axes(image)
-    for box in as_boxes(gt_boxes, "gt_boxes"):
-        _draw_lines(axes, image, project_edges(box, calib)[:12], GROUND_TRUTH, dashed=True)
-    for index in np.argsort(-boxes[:, 0], kind="stable"):  # near boxes lie over far ones
-        label = int(labels[index])
-        text = class_names[label - 1] + ("" if scores is None else f" {float(scores[index]):.2f}")
-        lines = project_edges(boxes[index], calib)
-        _draw_lines(axes, image, lines, class_color(label))
-        _write_beside(axes, image, lines, text, class_color(label))
+    found = found_marks(boxes, labels, scores, outcomes, class_names, named=True)
+    truth = truth_marks(gt_boxes, gt_names, outcomes)
+    legend = [] if outcomes is None else verdict_legend(outcomes)
+    columns = max(1, image.shape[1] // LEGEND_COLUMN)
+    axes = _image_axes(image, LEGEND_LINE * -(-len(legend) // columns))
+    texts = []
+    for marks, dashed in ((truth, True), (found, False)):
+        for index in np.argsort(-marks.boxes[:, 0], kind="stable"):  # near boxes lie over far ones
+            lines = project_edges(marks.boxes[index], calib)
+            color = marks.colors[index]
+            _draw_lines(axes, image, lines[:12] if dashed else lines, color, dashed)
+            texts.append((lines, marks.texts[index], color))
+    for lines, text, color in texts:
+        _write_beside(axes, image, lines, text, color)
+    if legend:
+        _draw_legend(axes, legend, columns)
     return save_png(axes.figure, path)
 
 
@@ -107,18 +121,31 @@ def clip_near(edges: np.ndarray, near: float = NEAR) -> np.ndarray:
     return edges + way[..., None] * (edges[:, ::-1] - edges)
 
 
-def _image_axes(image: np.ndarray) -> Axes:
+def _image_axes(image: np.ndarray, below: int) -> Axes:
+    """Axes in pixels of the image, over it; ``below`` is the height of the empty strip beneath."""
     height, width = image.shape[:2]
-    figure = new_figure(width, height)
-    figure.figimage(image, origin="upper")  # pixel for pixel; imshow would resample
-    axes = figure.add_axes((0, 0, 1, 1), zorder=1)
+    figure = new_figure(width, height + below, "#0d1117")
+    figure.figimage(image, 0, below, origin="upper")  # pixel for pixel; imshow would resample
+    axes = figure.add_axes((0, below / (height + below), 1, height / (height + below)), zorder=1)
     axes.set_axis_off()
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     return axes
 
 
-def _draw_lines(axes: Axes, image: np.ndarray, lines: np.ndarray, color: str, dashed: bool = False) -> None:
+def _draw_legend(axes: Axes, rows: Sequence[LegendRow], columns: int) -> None:
+    handles = [
+        Line2D([], [], color=row.color, linewidth=2, linestyle="--" if row.dashed else "-", label=row.text)
+        for row in rows
+    ]
+    spaces = {"borderpad": 0.2, "borderaxespad": 0.2, "columnspacing": 1.4, "labelspacing": 0.4}
+    options = {"loc": "lower center", "ncols": min(columns, len(rows)), "frameon": False, **spaces}
+    legend = axes.figure.legend(handles=handles, fontsize=9, **options)
+    for text in legend.get_texts():
+        text.set_color("#c9d1d9")
+
+
+def _draw_lines(axes: Axes, image: np.ndarray, lines: np.ndarray, color: str, dashed: bool) -> None:
     thick = max(1.0, min(image.shape[:2]) / 500)
     style = (0, (3, 2)) if dashed else "solid"
     widths = [1.3 * thick] * 12 + [0.6 * thick] * 2 if len(lines) == len(EDGES) else 1.3 * thick
@@ -129,7 +156,7 @@ def _write_beside(axes: Axes, image: np.ndarray, lines: np.ndarray, text: str, c
     """Text over the highest visible point of a box; a box outside the image gets none."""
     height, width = image.shape[:2]
     ends = lines.reshape(-1, 2)
-    if not len(ends) or (ends.max(axis=0) < 0).any() or (ends.min(axis=0) > (width, height)).any():
+    if not text or not len(ends) or (ends.max(axis=0) < 0).any() or (ends.min(axis=0) > (width, height)).any():
         return
     left = np.clip(ends[:, 0].min(), 3, max(3, width - 60))
     top = np.clip(ends[:, 1].min() - 4, 14, max(14, height - 3))

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from pcdet.evaluation.analysis import NEUTRAL, RIGHT, WRONG, analyse, kitti_objects, lidar_objects, outcomes
+from pcdet.evaluation.analysis import analyse, kitti_objects, lidar_objects, outcomes
+from pcdet.structures.outcomes import NEUTRAL, RIGHT, WRONG
 
 
 def frame(annos, cars, *, depth=20.0, **more):

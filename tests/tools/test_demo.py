@@ -1,6 +1,8 @@
 """The demo on single clouds: pictures and JSON, for nothing found and for nothing there as well."""
 
 import json
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -85,3 +87,55 @@ def test_a_classifier_is_sent_elsewhere(tools, checkpoint, tmp_path):
     given = ["--cfg_file", "cfgs/synthetic_models/pointnet2_ssg_shapes.yaml", "--ckpt", str(checkpoint)]
     with pytest.raises(ValueError, match="tools/test.py"):
         tools("demo")([*given, "--data_path", str(tmp_path), "--device", "cpu"])
+
+
+def test_labels_beside_a_cloud_are_judged_and_one_page_shows_all_clouds(tools, checkpoint, frames, tmp_path):
+    page = tmp_path / "page.html"
+    assert run(tools, checkpoint, tmp_path, frames, score=0.0, more=["--html", str(page), *LOW]) == 0
+    scenes = scenes_of(page)
+    clouds = sorted(frames.iterdir())
+    assert [scene["name"] for scene in scenes] == [cloud.stem for cloud in clouds]
+    for cloud, scene in zip(clouds, scenes, strict=True):
+        lines = (frames.parent / "label_2" / f"{cloud.stem}.txt").read_text().splitlines()
+        labelled = [line.split()[0] for line in lines if not line.startswith("DontCare")]
+        assert sorted(item["name"] for item in scene["truth"]) == sorted(labelled) and labelled
+        # Nothing was trained: from score 0 on no detection is right, and what counts is missed.
+        assert {item["verdicts"][0] for item in scene["found"]} <= {0, -1}
+        assert 1 not in {item["verdicts"][0] for item in scene["truth"]}
+
+
+def test_a_missing_viewer_is_said_before_anything_runs(tools, checkpoint, frames, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    with pytest.raises(ValueError, match="pip install rerun-sdk"):
+        run(tools, checkpoint, tmp_path / "out", frames, more=["--rerun"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_shows_its_first_scenes(tools, checkpoint, frames, tmp_path, capsys):
+    """The same scenes as the demo's: the same boxes, the same verdicts."""
+    data = frames.parents[1]
+    assert tools("create_data")(["kitti", "--data_path", str(data)]) == 0
+    given = ["--cfg_file", CONFIG, "--ckpt", str(checkpoint), "--workers", "0", "--device", "cpu", "--split", "train"]
+    page, out = tmp_path / "page.html", tmp_path / "out"
+    shown = ["--pictures", "1", "--html", str(page), "--score_thresh", "0"]
+    where = ["DATA_CONFIG.DATA_PATH", str(data)]
+    assert tools("test")([*given, "--output_dir", str(out), *shown, *LOW, *where]) == 0
+    assert "1 pictures are in" in capsys.readouterr().out
+    (picture,) = out.rglob("pictures/*_bev.png")
+    assert picture.read_bytes().startswith(PNG)
+    frame = picture.stem.removesuffix("_bev")
+    (scene,) = scenes_of(page)
+    assert scene["name"] == frame and scene["truth"]
+
+    other = tmp_path / "demo.html"
+    run(tools, checkpoint, tmp_path, frames / f"{frame}.bin", score=0.0, more=["--html", str(other), *LOW])
+    (same,) = scenes_of(other)
+    assert [item["verdicts"] for item in same["truth"]] == [item["verdicts"] for item in scene["truth"]]
+    assert [item["name"] for item in same["found"]] == [item["name"] for item in scene["found"]]
+    boxes = [[item["box"] for item in one["truth"]] for one in (same, scene)]
+    np.testing.assert_allclose(*boxes, atol=1e-3)
+
+
+def scenes_of(page):
+    content = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.DOTALL)[1]
+    return json.loads(content)["scenes"]

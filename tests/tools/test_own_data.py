@@ -66,3 +66,7 @@ def test_text_clouds_and_a_csv_are_trained_on_for_two_steps_and_evaluated(own, t
     assert steps[-1] == 2 and np.isfinite(losses).all()
     metrics = json.loads(next((tmp_path / "out").rglob("metrics.json")).read_text())
     assert 0 <= metrics["Car_3d/all_R40"] <= 100 and 0 <= metrics["Pedestrian_bev/0-30m_exact"] <= 100
+
+    page = tmp_path / "page.html"
+    assert tools("test")([*given, "--pictures", "1", "--html", str(page), "--score_thresh", "0.1"]) == 0
+    assert len(list((tmp_path / "out").rglob("pictures/*_bev.png"))) == 1 and '"verdicts"' in page.read_text()

@@ -8,7 +8,7 @@ import torch
 
 from pcdet.structures.detections import Detections
 from pcdet.visual import draw_bev, read_image
-from pcdet.visual.bev import BOTTOM, LEFT, RIGHT, TOP, View, choose_view
+from pcdet.visual.bev import BOTTOM, LEFT, MARGIN, TOP, View, choose_view
 from pcdet.visual.canvas import class_color
 
 NAMES = ("Car", "Pedestrian", "Cyclist")
@@ -34,7 +34,7 @@ def is_near(picture: np.ndarray, place: tuple[int, int], color: str, reach: int 
 
 def places_of(picture: np.ndarray, color: str) -> np.ndarray:
     """(N, 2) rows and columns of pixels with the colour inside the scene (the legend has it too)."""
-    scene = picture[TOP:-BOTTOM, LEFT:-RIGHT].astype(int)
+    scene = picture[TOP:-BOTTOM, LEFT:-MARGIN].astype(int)
     return np.argwhere(abs(scene - rgb(color)).max(axis=-1) < 12)
 
 
@@ -50,7 +50,7 @@ def test_the_range_sets_the_size(tmp_path):
     path = draw_bev(NO_POINTS, tmp_path / "new" / "a.png", class_names=NAMES, point_cloud_range=RANGE)
     assert path == tmp_path / "new" / "a.png"
     # 20 m x 20 m at the largest scale, 40 pixels a metre
-    assert read_image(path).shape == (TOP + 800 + BOTTOM, LEFT + 800 + RIGHT, 3)
+    assert read_image(path).shape == (TOP + 800 + BOTTOM, LEFT + 800 + MARGIN, 3)
 
 
 def test_the_range_of_kitti_fits_the_larger_side():

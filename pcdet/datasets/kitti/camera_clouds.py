@@ -1,11 +1,13 @@
-"""Single clouds with the calibration and image that stand beside them in KITTI's layout."""
+"""Single clouds with the calibration, image and labels that stand beside them in KITTI's layout."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pcdet.datasets.clouds import CloudFiles
 from pcdet.datasets.kitti.folder import camera_image_shape, in_camera_view, png_shape
+from pcdet.datasets.kitti.labels import read_labels, to_annos
 from pcdet.structures.calibration import Calibration
 from pcdet.structures.scene import Scene
 
@@ -42,3 +44,11 @@ def image_of(path: Path) -> Path | None:
     """The camera image of a cloud."""
     image = path.parent.parent / "image_2" / f"{path.stem}.png"
     return image if path.parent.name == "velodyne" and image.is_file() else None
+
+
+def annos_of(path: Path) -> dict[str, Any] | None:
+    """The labels of a cloud, where there is a ``label_2`` file. Raises ``ValueError`` naming a malformed line."""
+    labels = path.parent.parent / "label_2" / f"{path.stem}.txt"
+    if path.parent.name != "velodyne" or not labels.is_file():
+        return None
+    return to_annos(read_labels(labels)[0])

@@ -2,15 +2,11 @@
 
 from pcdet.evaluation.analysis.analysis import Analysis, analyse
 from pcdet.evaluation.analysis.objects import Objects, kitti_objects, lidar_objects
-from pcdet.evaluation.analysis.outcomes import NEUTRAL, RIGHT, WRONG, Outcomes, outcomes
+from pcdet.evaluation.analysis.outcomes import outcomes
 
 __all__ = [
-    "NEUTRAL",
-    "RIGHT",
-    "WRONG",
     "Analysis",
     "Objects",
-    "Outcomes",
     "analyse",
     "kitti_objects",
     "lidar_objects",

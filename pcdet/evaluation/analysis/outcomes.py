@@ -1,21 +1,12 @@
 """Which detections are right and which ground truths are found: the metric's matching, object by object."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from pcdet.evaluation.analysis.objects import Objects
 from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, match
-
-RIGHT, WRONG, NEUTRAL = 1, 0, -1  # of detections: hit, false alarm; of ground truths: found, missed
-
-
-class Outcomes(NamedTuple):
-    """One frame's verdicts. Neutral is what neither counts for nor against: too low, another class, Van for Car."""
-
-    found: np.ndarray  # (D,) int8
-    truth: np.ndarray  # (M,) int8
+from pcdet.structures.outcomes import NEUTRAL, RIGHT, WRONG, Outcomes
 
 
 def outcomes(
