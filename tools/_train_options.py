@@ -44,7 +44,7 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
     add("--ckpt_save_interval", type=int, default=1, help="epochs from one checkpoint to the next")
     add("--max_ckpt_save_num", type=int, default=30, help="checkpoints kept; the oldest are deleted, the best never")
     add("--ckpt_save_time_interval", type=float, default=300, help="seconds from one latest_model.pth to the next")
-    status = "at the end, write 'finished' or (after a signal) 'stopped' to it, for jobs that are queued again"
+    status = "how it ends, for job scripts: finished, stopped (by a signal), lost (the other processes) or failed"
     add("--status_file", type=Path, help=status)
     add("--ckpt_save_steps", type=int, default=0, help="steps from one checkpoint_step_N.pth to the next; 0: none")
 

@@ -32,15 +32,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = read_config(given, overrides(given), accumulates=True)
     if config is None:
         return 0
+    from pcdet.train_utils.launch import has_lost_the_others
+
+    note_status(given, "failed")  # until it is known better
+    try:
+        device = start(given)
+        over = train_and_evaluate(given, config, device)
+    except RuntimeError as error:
+        if has_lost_the_others(error):
+            note_status(given, "lost")
+        raise
+    note_status(given, "finished" if over else "stopped")
+    stop()
+    return 0
+
+
+def note_status(given: argparse.Namespace, status: str) -> None:
+    """What --status_file tells whoever has started this machine's processes."""
     from pcdet.utils.distributed import local_rank
     from pcdet.utils.files import write_text
 
-    device = start(given)
-    over = train_and_evaluate(given, config, device)
     if given.status_file is not None and local_rank() == 0:
-        write_text(given.status_file, "finished\n" if over else "stopped\n")
-    stop()
-    return 0
+        write_text(given.status_file, f"{status}\n")
 
 
 def train_and_evaluate(given: argparse.Namespace, config: "Config", device: Any) -> bool:

@@ -116,6 +116,11 @@ def refuse_forgotten_launcher() -> None:
         raise ValueError(f"torchrun has started {world} processes: add --launcher pytorch, so that they train together")
 
 
+def has_lost_the_others(error: Exception) -> bool:
+    """Is it a collective that failed because another rank has ended, and no error of this rank's own?"""
+    return ranks.is_distributed() and isinstance(error, RuntimeError) and is_communication(error)
+
+
 def explain_failure(error: Exception) -> str | None:
     """Tell the other ranks that this one ends; the message for the log if it ends because it lost the others.
 
@@ -123,7 +128,7 @@ def explain_failure(error: Exception) -> str | None:
     """
     if not _meetings or not ranks.is_distributed():
         return None
-    if isinstance(error, RuntimeError) and is_communication(error):
+    if has_lost_the_others(error):
         return lost_peers(_meetings[-1], error)
     tell_peers(_meetings[-1], str(error) or type(error).__name__)
     return None
@@ -156,8 +161,10 @@ def slurm_environment(tcp_port: int | None) -> dict[str, str]:
         task, tasks, nodes = (os.environ[f"SLURM_{k}"] for k in ("PROCID", "NTASKS", "NODELIST"))
     except KeyError as error:
         raise ValueError(f"--launcher slurm: {error.args[0]} is not set. Start with srun") from error
-    # All tasks must agree on the port without talking: it follows from what they share.
-    port = tcp_port or 20000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 10000
+    # All tasks must agree on the port without talking: it follows from what they share. Steps of one job differ, and
+    # it stays below the ports (from 32768 on, on Linux) that the system gives to anyone.
+    job, step = (int(os.environ.get(f"SLURM_{k}_ID", 0)) for k in ("JOB", "STEP"))
+    port = tcp_port or 20000 + (job + step) % 10000
     return {
         "RANK": task,
         "WORLD_SIZE": tasks,

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -68,3 +69,15 @@ def wait_for(ready: Callable[[], object], job: subprocess.Popen, timeout: float 
         assert job.poll() is None, job.communicate()[0]
         assert time.monotonic() < deadline, f"{timeout:g} s have gone"
         time.sleep(0.01)
+
+
+def kill_tree(job: subprocess.Popen) -> None:
+    """SIGKILL to a job and to all that it has started (Linux): as when its machine is switched off."""
+    for process in _tree(job.pid):
+        os.kill(process, signal.SIGKILL)
+    job.communicate()
+
+
+def _tree(process: int) -> list[int]:
+    children = [int(n) for file in Path(f"/proc/{process}/task").glob("*/children") for n in file.read_text().split()]
+    return [process, *(number for child in children for number in _tree(child))]

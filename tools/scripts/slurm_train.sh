@@ -8,8 +8,7 @@ shift 3
 per_node=${GPUS_PER_NODE:-8}
 [ "$per_node" -le "$gpus" ] || per_node=$gpus
 tools=$(dirname "$0")/..
-# All tasks must agree on the port: it follows from the job's process id here.
 # shellcheck disable=SC2086  # SRUN_ARGS holds several words
 exec srun -p "$partition" --job-name="$job" --gres=gpu:"$per_node" --ntasks="$gpus" --ntasks-per-node="$per_node" \
   --cpus-per-task="${CPUS_PER_TASK:-5}" --kill-on-bad-exit=1 ${SRUN_ARGS:-} \
-  "${PYTHON:-python}" -u "$tools/train.py" --launcher slurm --tcp_port $((20000 + $$ % 20000)) "$@"
+  "${PYTHON:-python}" -u "$tools/train.py" --launcher slurm "$@"

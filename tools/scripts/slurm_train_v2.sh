@@ -9,4 +9,4 @@ tools=$(dirname "$0")/..
 # shellcheck disable=SC2086  # SRUN_ARGS holds several words
 exec srun -p "$partition" --job-name="$job" --gpus-per-task=1 --ntasks="$gpus" \
   --cpus-per-task="${CPUS_PER_TASK:-5}" --kill-on-bad-exit=1 ${SRUN_ARGS:-} \
-  "${PYTHON:-python}" -u "$tools/train.py" --launcher slurm --tcp_port $((20000 + $$ % 20000)) "$@"
+  "${PYTHON:-python}" -u "$tools/train.py" --launcher slurm "$@"
