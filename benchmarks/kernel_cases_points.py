@@ -9,6 +9,7 @@ import pcdet.ops.ball_query.triton as ball_query
 import pcdet.ops.furthest_point_sampling.triton as sampling
 import pcdet.ops.grouping.triton as grouping
 import pcdet.ops.three_nn.triton as three_nn
+import pcdet.ops.vector_pool.triton as vector_pool
 import pcdet.ops.voxel_query.triton as voxel_query
 
 SCENE, KEYPOINTS = 18_000, 2048  # of KITTI's front view, and those of PV-RCNN
@@ -67,6 +68,14 @@ def voxel_query_of_voxel_rcnn() -> None:
         voxel_query.query(coords, at[:1], grid, at, places, [4, 4, 4], 1.6, 16)
 
 
+def vector_pools_of_pv_rcnn_plusplus() -> None:
+    scenes = (CLOUD, per_scene(SCENE), PLACES[: 2 * KEYPOINTS], per_scene(KEYPOINTS))
+    for cells in (2**3, 3**3):
+        vector_pool.three_nn(*scenes, torch.zeros(2 * KEYPOINTS, cells, 3), 0.8, 1000, False)
+    vector_pool.first_members(*scenes, (3, 3, 3), 0.8, 32, False)
+    vector_pool.all_members(*scenes, (3, 3, 3), 0.8, -1, False)
+
+
 CASES: list[Callable[[], object]] = [
     ball_query_of_pv_rcnn,
     ball_query_of_point_nets,
@@ -75,4 +84,5 @@ CASES: list[Callable[[], object]] = [
     gradients_of_groups,
     interpolation_of_point_rcnn,
     voxel_query_of_voxel_rcnn,
+    vector_pools_of_pv_rcnn_plusplus,
 ]

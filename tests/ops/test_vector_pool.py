@@ -231,3 +231,12 @@ def test_recorded_pools(shared, voxels, distance, channels, samples, kind, first
     pooled.features.flatten().backward(upstream)
     own = slice(-channels, None) if first else slice(None)  # the other folds get the gradient as well there
     assert np.allclose(features.grad[:, own], data[f"out_grad_{key}"][:, own], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["avg", "first"])
+def test_pools_of_no_centres(method):
+    none = torch.zeros(0, 3)
+    for module in (cpu, reference):
+        members = module.first_members if method == "first" else module.all_members
+        rows, start = members(torch.zeros(4, 3), [4], none, [0], (2, 2, 2), 1.0, -1, False)
+        assert rows.tolist() == [] and start.tolist() == [0]

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, library
 
-from pcdet.ops.doors import backend, require_columns, require_same_device
+from pcdet.ops.doors import backend, require_columns, require_same_device, scenes_for
 from pcdet.ops.scatter import pool_rows
 
 MAX_NEIGHBOURS = 1000  # the original holds no more of them in its registers
@@ -40,8 +40,8 @@ def local_three_nn(
     nearest stands in for the missing ones; without any, the distances are infinite and the rows are -1.
 
     OpenPCDet calls this with MAX_NEIGHBOR_DISTANCE times the multiplier of the neighbour distance. No gradient flows.
-    Works under ``torch.compile``. Raises ``ValueError`` for other shapes, two devices, a distance not above 0 and
-    counts that do not add up.
+    Works under ``torch.compile``. Raises ``ValueError`` for other shapes, two devices, a distance not above 0 and,
+    where the GPU's kernels do not run, for counts that do not add up.
     """
     require_columns("grid_centres", grid_centres, "(M, T, 3)", 3)
     if len(grid_centres) != len(centres):
@@ -109,7 +109,7 @@ def _checked(
         raise ValueError(f"counts {tuple(counts.shape)} and centre_counts {tuple(centre_counts.shape)} must be (B,)")
     if max_distance <= 0 or neighbour_type not in (0, 1):
         raise ValueError(f"max_distance ({max_distance}) must be above 0, neighbour_type ({neighbour_type}) 0 or 1")
-    if not torch.compiler.is_compiling():
+    if support.device.type == "cpu" and not torch.compiler.is_compiling():
         for name, number, rows in (("counts", counts, support), ("centre_counts", centre_counts, centres)):
             if int(number.sum()) != len(rows):
                 raise ValueError(f"{name} add up to {int(number.sum())}, but there are {len(rows)} rows")
@@ -127,8 +127,9 @@ def _three_nn(
     cap: int,
     ball: bool,
 ) -> tuple[Tensor, Tensor]:
-    scenes = (support, counts.tolist(), centres, centre_counts.tolist())
-    return backend("vector_pool", support.device.type).three_nn(*scenes, grid_centres, radius, cap, ball)
+    room = backend("vector_pool", support.device.type)
+    lengths = scenes_for(room, "support", support, counts), scenes_for(room, "centres", centres, centre_counts)
+    return room.three_nn(support, lengths[0], centres, lengths[1], grid_centres, radius, cap, ball)
 
 
 @_three_nn.register_fake
@@ -150,7 +151,8 @@ def _members(
 ) -> tuple[Tensor, Tensor]:
     room = backend("vector_pool", support.device.type)
     members = room.first_members if first else room.all_members
-    return members(support, counts.tolist(), centres, centre_counts.tolist(), num_voxels, radius, cap, ball)
+    lengths = scenes_for(room, "support", support, counts), scenes_for(room, "centres", centres, centre_counts)
+    return members(support, lengths[0], centres, lengths[1], num_voxels, radius, cap, ball)
 
 
 @_members.register_fake

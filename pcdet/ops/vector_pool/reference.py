@@ -61,7 +61,7 @@ def first_members(
     rows, start = all_members(support, counts, centres, centre_counts, num_voxels, radius, -1, ball)
     filled = start.diff() > 0  # (M * T,)
     first = torch.where(filled, torch.cat([rows, rows.new_zeros(1)])[start[:-1]], len(support))
-    first = first.view(len(centres), -1)  # (M, T)
+    first = first.view(len(centres), num_voxels[0] * num_voxels[1] * num_voxels[2])  # (M, T)
     rank = first.argsort(dim=1).argsort(dim=1)  # rows differ, so there are no ties among filled cells
     kept = (first < len(support)) & ((rank < cap) | (cap < 0))
     return first[kept], _starts(kept.flatten().long())
