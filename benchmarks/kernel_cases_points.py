@@ -8,6 +8,7 @@ from op_inputs import lidar, shapes
 import pcdet.ops.ball_query.triton as ball_query
 import pcdet.ops.furthest_point_sampling.triton as sampling
 import pcdet.ops.grouping.triton as grouping
+import pcdet.ops.row_batch_norm.triton as row_batch_norm
 import pcdet.ops.three_nn.triton as three_nn
 import pcdet.ops.vector_pool.triton as vector_pool
 import pcdet.ops.voxel_query.triton as voxel_query
@@ -76,6 +77,14 @@ def vector_pools_of_pv_rcnn_plusplus() -> None:
     vector_pool.all_members(*scenes, (3, 3, 3), 0.8, -1, False)
 
 
+def norms_of_neighbours() -> None:
+    for channels in (16, 32, 64, 128):
+        rows, repeats, column = torch.zeros(4800, channels), torch.ones(4800), torch.ones(channels)
+        for relu in (True, False):
+            row_batch_norm.normalize(rows, repeats, column, column, 1e-5, relu)
+            row_batch_norm.normalize_backward(rows, rows, repeats, *[column] * 4, 1e-5, relu)
+
+
 CASES: list[Callable[[], object]] = [
     ball_query_of_pv_rcnn,
     ball_query_of_point_nets,
@@ -85,4 +94,5 @@ CASES: list[Callable[[], object]] = [
     interpolation_of_point_rcnn,
     voxel_query_of_voxel_rcnn,
     vector_pools_of_pv_rcnn_plusplus,
+    norms_of_neighbours,
 ]
