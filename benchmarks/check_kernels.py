@@ -1,6 +1,6 @@
 """Compile every Triton kernel that the models launch, for each GPU architecture, on a machine without a GPU.
 
-    python benchmarks/check_kernels.py [--arch 70 --arch 80 ...] [--only NAME] [--jobs N] [--json OUT]
+    python benchmarks/check_kernels.py [--arch 70 --arch 80 ...] [--only NAME] [--jobs N] [--json OUT] [--docs FILE]
 
 The operators are called at the models' sizes on the CPU with their launches listed instead of run
 (``pcdet.ops.triton.recording``), so the types, block sizes and warps are those that the models use. Each distinct
@@ -25,9 +25,10 @@ os.environ.pop("TRITON_INTERPRET", None)  # kernels are to be compiled here
 import torch
 
 import pcdet.ops
-from pcdet.utils.files import write_json
+from pcdet.utils.files import atomic_open, write_json
 
 ARCHITECTURES = (70, 80, 90, 100)
+MARKS = "<!-- check_kernels.py --docs writes this table -->", "<!-- end of the table -->"
 TYPES = {
     torch.float32: "fp32",
     torch.float16: "fp16",
@@ -53,6 +54,10 @@ class Specialisation(NamedTuple):
     @property
     def operator(self) -> str:
         return self.kernel.fn.__module__.removesuffix(".triton").split(".")[-1]
+
+    @property
+    def name(self) -> str:
+        return f"{self.operator}: {self.kernel.fn.__name__.removesuffix('_kernel')}"
 
     @property
     def label(self) -> str:
@@ -168,7 +173,7 @@ def table(reports: dict[tuple[int, int], Report], architectures: Iterable[int]) 
     heads = [f"sm_{arch}" for arch in architectures]
     rows = [["kernel", "types and constants", "warps", *heads], ["---"] * (3 + len(heads))]
     for number, spec in enumerate(_specialisations):
-        cells = [f"{spec.operator}: {spec.kernel.fn.__name__.removesuffix('_kernel')}", spec.label, str(spec.num_warps)]
+        cells = [spec.name, spec.label, str(spec.num_warps)]
         for arch in architectures:
             found = reports[number, arch]
             spill = f", spills {found.spilled}" if found.spilled else ""
@@ -177,12 +182,34 @@ def table(reports: dict[tuple[int, int], Report], architectures: Iterable[int]) 
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def summary(reports: dict[tuple[int, int], Report], architectures: Iterable[int]) -> str:
+    """One line a kernel: the most registers and shared memory that any of its specialisations takes."""
+    rows = [["kernel", "specialisations", *(f"sm_{arch}" for arch in architectures)]]
+    rows.append(["---"] * len(rows[0]))
+    for name in dict.fromkeys(spec.name for spec in _specialisations):
+        numbers = [number for number, spec in enumerate(_specialisations) if spec.name == name]
+        cells = [name, str(len(numbers))]
+        for arch in architectures:
+            found = [reports[number, arch] for number in numbers]
+            cells.append(f"{max(r.registers for r in found)} / {max(r.shared for r in found)}")
+        rows.append(cells)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def write_docs(path: Path, text: str) -> None:
+    """Put ``text`` between the two comments that mark its place in a page."""
+    before, rest = path.read_text().split(MARKS[0], 1)
+    with atomic_open(path, "w") as file:
+        file.write(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.split(MARKS[1], 1)[1]}")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", type=int, action="append", help="compute capability, such as 80; may be repeated")
     parser.add_argument("--only", default="", help="part of the name of a kernel or an operator")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers that run at once")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--docs", type=Path, help="write a line for each kernel to the marked place of this page")
     options = parser.parse_args(argv)
     if importlib.util.find_spec("triton") is None:
         print("skipped: Triton is not installed, so no kernel was compiled (pip install triton)")
@@ -202,6 +229,8 @@ def main(argv: list[str] | None = None) -> int:
         elif found.spilled:
             faults.append(f"{name} spills {found.spilled} bytes ({_specialisations[number].label})")
     print(*faults, sep="\n")
+    if options.docs and not faults:
+        write_docs(options.docs, summary(reports, architectures))
     if options.json:
         figures = [
             {

@@ -43,6 +43,8 @@ def furthest_point_sample_stack(
     Raises ``ValueError`` for other shapes, counts that do not add up, and samples of a scene without points.
     """
     require_columns("points", points, "(N, 3+)", 3)
+    if isinstance(counts, Tensor) and isinstance(num_samples, Tensor) and counts.shape == num_samples.shape:
+        counts, num_samples = torch.stack([counts, num_samples]).tolist()  # together: a GPU is waited for once
     counts = _integers(counts)
     samples = [num_samples] * len(counts) if isinstance(num_samples, int) else _integers(num_samples)
     if len(samples) != len(counts) or min([*counts, *samples], default=0) < 0 or sum(counts) != len(points):

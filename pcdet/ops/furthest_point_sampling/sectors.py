@@ -30,7 +30,8 @@ def sector_furthest_point_sample(
     if len(points) == 0:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     sector = _sectors(points[:, :2].detach().float(), num_sectors)
-    counts = sector.bincount(minlength=num_sectors).tolist()[:num_sectors]
+    every = torch.arange(num_sectors, device=points.device)
+    counts = (sector[:, None] == every).sum(dim=0).tolist()  # on a GPU bincount would wait once more
     if sum(counts) == 0:
         return furthest_point_sample_stack(points, [len(points)], num_samples)
     samples = [min(n, math.ceil(n / len(points) * num_samples)) for n in counts]

@@ -51,7 +51,7 @@ def _sample(
     if most <= HELD:
         block = block_of(most, 128, HELD)
         arguments = (points, offsets, sample_offsets, out)
-        launch(held_kernel, (scenes,), *arguments, num_warps=block_of(block // 256, 1, 32), LOCAL=local, BLOCK=block)
+        launch(held_kernel, (scenes,), *arguments, num_warps=block_of(block // 256, 1, 16), LOCAL=local, BLOCK=block)
         return
     buckets = triton.cdiv(most, BUCKET)
     keys = torch.empty(len(points), dtype=torch.int64, device=points.device)
