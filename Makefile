@@ -10,7 +10,7 @@ TRITON ?= "triton>=3.2"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test test-all check-kernels lint format clean
+.PHONY: help env demo test test-all check-kernels test-gpu bench-gpu lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,12 @@ check-kernels: $(STAMP) ## compile the GPU kernels for sm_70, 80, 90, 100 (no GP
 	@$(BIN)/python -c 'import triton' 2>/dev/null || \
 	  $(BIN)/pip install --disable-pip-version-check $(PIP_ARGS) $(TRITON) || echo "Triton has no wheel for this machine"
 	$(BIN)/python benchmarks/check_kernels.py
+
+test-gpu: $(STAMP) ## run what needs a GPU: kernels against their references, models and engine against the CPU
+	$(BIN)/python -m pytest tests/gpu tests/ops -m "not slow" -rs
+
+bench-gpu: $(STAMP) ## measure operators and models on the GPU; writes benchmarks/results/gpu-<name>.md
+	$(BIN)/python benchmarks/gpu.py
 
 lint: $(STAMP) ## check style with ruff
 	$(BIN)/ruff check .

@@ -22,7 +22,8 @@ class Case:
 
 
 def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+    """Draws on torch's default device."""
+    return torch.Generator(torch.get_default_device()).manual_seed(0)
 
 
 def shapes(batch: int, n: int) -> Tensor:

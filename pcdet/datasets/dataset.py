@@ -83,6 +83,10 @@ class SceneDataset(Dataset, abc.ABC):
     def describe(self, point_cloud_range: Sequence[float]) -> DatasetInfo:
         """What a model is told; the grid is the one of the last processor that lays one."""
         grid = next((p for p in reversed(self.processors) if hasattr(p, "grid_size")), None)
+        if getattr(grid, "device_voxels", None) and self.processors[-1] is not grid:
+            raise ValueError(
+                "DATA_PROCESSOR: with DEVICE transform_points_to_voxels is done after all others, so it must stand last"
+            )
         return DatasetInfo(
             class_names=self.class_names,
             point_features=self.used_features,
@@ -90,6 +94,7 @@ class SceneDataset(Dataset, abc.ABC):
             voxel_size=getattr(grid, "voxel_size", None),
             grid_size=getattr(grid, "grid_size", None),
             max_points_per_voxel=getattr(grid, "max_points_per_voxel", None),
+            device_voxels=getattr(grid, "device_voxels", None),
         )
 
     def set_epoch(self, epoch: int) -> None:

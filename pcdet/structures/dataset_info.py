@@ -16,6 +16,8 @@ class DatasetInfo:
     voxel_size: tuple[float, ...] | None = None  # x, y, z in metres
     grid_size: tuple[int, ...] | None = None  # cells along x, y, z
     max_points_per_voxel: int | None = None
+    # The most voxels of a scene in training and in testing, where the model has to lay points into voxels itself.
+    device_voxels: tuple[int, int] | None = None
     category_names: tuple[str, ...] | None = None  # of objects whose category is known when their parts are told apart
     class_weights: tuple[float, ...] | None = None  # of each class in a segmentation's loss
 

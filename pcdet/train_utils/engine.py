@@ -23,7 +23,14 @@ from pcdet.train_utils.ema import WeightAverage
 from pcdet.train_utils.global_batch import describe_batch, with_scaled_rate
 from pcdet.train_utils.launch import distribute, seed_everything, synchronize_norms
 from pcdet.train_utils.non_finite import Finding, NonFinitePolicy
-from pcdet.train_utils.optimizers import apply_values, batch_norms, build_optimizer, load_optimizer_state, train_mode
+from pcdet.train_utils.optimizers import (
+    apply_values,
+    batch_norms,
+    build_optimizer,
+    lay_channels_last,
+    load_optimizer_state,
+    train_mode,
+)
 from pcdet.train_utils.precision import Precision
 from pcdet.train_utils.prefetch import on_device
 from pcdet.train_utils.profiling import StepProfiler
@@ -77,6 +84,8 @@ class Trainer:
         self.dataset = dataset
         self.device = options.device
         self.model = (synchronize_norms(model) if options.sync_bn else model).to(self.device)
+        if settings.channels_last:
+            lay_channels_last(self.model)
         self.plan = BatchPlan(
             len(dataset),
             settings.batch_size_per_gpu,
@@ -155,23 +164,20 @@ class Trainer:
         """One optimiser step with the mean gradient of the group's micro-batches; returns what is to be logged.
 
         Every micro-batch weighs the same, also the last of an epoch, which may hold fewer scenes; so does every rank.
-        Ranks decide together, once between the backward pass and the optimiser, whether the step is taken.
+        Between the backward pass and the optimiser the host reads from the device, once: what is to be logged, and
+        whether all ranks take the step.
         """
         values = self.schedule(self.place.it)
         apply_values(self.optimizer, self.norms, values)
         seed_everything(self.options.seed, ranks.rank(), self.place.epoch, self.place.step)
         self.non_finite.before_step(self.model)
         self.optimizer.zero_grad(set_to_none=True)
-        terms, found = self._backward(group)
-        signalled = self.signals.received is not None
-        is_bad, self.must_stop = ranks.any_over_ranks([bool(found), signalled], self.device)
-        if not is_bad:
-            with self.times.phase("optimizer"):
-                terms["grad_norm"] = self._clip()
-            is_bad = not (math.isfinite(terms["grad_norm"]) or self.precision.tolerates_overflow())
-            if is_bad:  # on every rank: they have exchanged their gradients
-                found = [Finding("a gradient", batch, {"gradient norm": terms["grad_norm"]}) for batch in group]
+        rows = self._backward(group)
+        with self.times.phase("optimizer"):
+            norm = self._clip()
+        terms, is_bad, found = self._read(group, rows, norm)
         if is_bad:
+            self.precision.drop_gradients()
             self.non_finite.handle(found[:1], self.place)
             self.place.step += 1
         else:
@@ -180,10 +186,10 @@ class Trainer:
             self._count(took)
         return {"meta_data/learning_rate": values.lr, **{f"train/{k}": v for k, v in terms.items()}}
 
-    def _backward(self, group: list[Batch]) -> tuple[dict[str, float], list[Finding]]:
-        """Forward and backward passes; the means of the loss, its terms and the metrics, and losses that are no number.
+    def _backward(self, group: list[Batch]) -> list[tuple[list[str], Tensor]]:
+        """Forward and backward passes; of each micro-batch the names and values of the loss, its terms and the metrics.
 
-        A rank that meets one goes on to the end, since the others wait for its gradients.
+        A rank whose loss is no number goes on to the end, since the others wait for its gradients.
         """
         rows = []
         for i, batch in enumerate(group):
@@ -195,13 +201,32 @@ class Trainer:
                 with self.times.phase("backward"):
                     self.precision.backward(loss / len(group))
             rows.append(_scalars(loss, output))
-        named = [dict(zip(row, values.tolist(), strict=True)) for row, values in rows]
-        found = [
-            Finding("the loss", batch, terms)
-            for batch, terms in zip(group, named, strict=True)
-            if not math.isfinite(terms["loss"])
-        ]
-        return {key: sum(terms[key] for terms in named) / len(named) for key in named[0]}, found
+        return rows
+
+    def _read(
+        self, group: list[Batch], rows: list[tuple[list[str], Tensor]], norm: Tensor
+    ) -> tuple[dict[str, float], bool, list[Finding]]:
+        """The means of what is to be logged; whether the step has to be left out; what is no number on this rank.
+
+        Notes whether any rank has been told to stop.
+        """
+        losses = torch.stack([values[-1] for _, values in rows])
+        signalled = losses.new_tensor(float(self.signals.received is not None))
+        flags = torch.stack([(~losses.isfinite()).any(), ~norm.isfinite(), signalled.bool()])
+        parts = [ranks.any_over_ranks(flags).double(), norm[None].double(), *(values.double() for _, values in rows)]
+        bad_loss, bad_norm, stop, norm_value, *numbers = torch.cat(parts).tolist()
+        self.must_stop = bool(stop)
+        named = []
+        for names, _ in rows:
+            named.append(dict(zip(names, numbers, strict=False)))
+            numbers = numbers[len(names) :]
+        terms = {key: sum(own[key] for own in named) / len(named) for key in named[0]} | {"grad_norm": norm_value}
+        if bad_loss:
+            pairs = zip(group, named, strict=True)
+            return terms, True, [Finding("the loss", b, own) for b, own in pairs if not math.isfinite(own["loss"])]
+        if bad_norm and not self.precision.tolerates_overflow():  # on every rank: they have exchanged their gradients
+            return terms, True, [Finding("a gradient", batch, {"gradient norm": norm_value}) for batch in group]
+        return terms, False, []
 
     def _reduced(self, last: bool) -> AbstractContextManager:
         """Ranks exchange gradients with the last micro-batch of a step only."""
@@ -209,14 +234,14 @@ class Trainer:
             return contextlib.nullcontext()
         return self.runner.no_sync()
 
-    def _clip(self) -> float:
-        """Limit the gradient's values, then its norm; returns the norm before both."""
+    def _clip(self) -> Tensor:
+        """Limit the gradient's values, then its norm; returns the norm before both, ()."""
         self.precision.unscale(self.optimizer)
         parameters = list(self.model.parameters())
         limit = self.settings.grad_norm_clip or math.inf
         if self.settings.grad_value_clip is None:
-            return nn.utils.clip_grad_norm_(parameters, limit).item()
-        norm = nn.utils.clip_grad_norm_(parameters, math.inf).item()
+            return nn.utils.clip_grad_norm_(parameters, limit)
+        norm = nn.utils.clip_grad_norm_(parameters, math.inf)
         nn.utils.clip_grad_value_(parameters, self.settings.grad_value_clip)
         nn.utils.clip_grad_norm_(parameters, limit)
         return norm

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -41,14 +42,24 @@ def build_optimizer(model: nn.Module, settings: Optimization) -> Optimizer:
     ``adam_staircase`` and ``sgd`` add the decay to the gradient.
     """
     groups = parameter_groups(model)
-    lr, decay = settings.lr, settings.weight_decay
+    fused = settings.fused
+    if fused is None:
+        fused = all(p.is_cuda for group in groups for p in group["params"])
+    common = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": fused}
     if settings.optimizer == "adam_onecycle":
-        return AdamW(groups, lr=lr, betas=(settings.moms[0], 0.99), weight_decay=decay)
+        return AdamW(groups, betas=(settings.moms[0], 0.99), **common)
     if settings.optimizer == "adam_cosineanneal":
-        return AdamW(groups, lr=lr, betas=tuple(settings.betas), weight_decay=decay)
+        return AdamW(groups, betas=tuple(settings.betas), **common)
     if settings.optimizer == "sgd":
-        return SGD(groups, lr=lr, momentum=settings.momentum, weight_decay=decay)
-    return Adam(groups, lr=lr, weight_decay=decay)
+        return SGD(groups, momentum=settings.momentum, **common)
+    return Adam(groups, **common)
+
+
+def lay_channels_last(model: nn.Module) -> None:
+    """Lay the weights of 2-D convolutions out as N H W C; their inputs follow by themselves. No value changes."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+            module.to(memory_format=torch.channels_last)
 
 
 def apply_values(optimizer: Optimizer, norms: list[_BatchNorm], values: StepValues) -> None:

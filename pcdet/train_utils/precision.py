@@ -45,6 +45,11 @@ class Precision:
         """Bring the gradients to their true size, for clipping."""
         self.scaler.unscale_(optimizer)
 
+    def drop_gradients(self) -> None:
+        """Say that no step will be made with the gradients that were unscaled; the scale stays."""
+        if self.scaler.is_enabled():
+            self.scaler.update(self.scaler.get_scale())
+
     def tolerates_overflow(self) -> bool:
         """Is a gradient that is not finite a matter of the loss scale?"""
         return self.scaler.is_enabled()

@@ -38,6 +38,10 @@ class Optimization:
     freeze_bn: bool = False
     # Losses that are divided by a number of positives count those of all ranks instead of each rank's own.
     global_normalizer: bool = False
+    # The optimiser's update in one kernel; None does so where all weights lie on a GPU.
+    fused: bool | None = None
+    # Weights of 2-D convolutions in the memory order N H W C, which a GPU's half precision units want.
+    channels_last: bool = False
     # sgd
     momentum: float = 0.9
     # adam_onecycle, adam_cosineanneal

@@ -85,13 +85,15 @@ def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
     return dict(zip(keys, (tensor / world_size()).tolist(), strict=True))
 
 
-def any_over_ranks(flags: list[bool], device: torch.device) -> list[bool]:
-    """For each flag, does any rank raise it? All ranks call this together, with equally many flags."""
+def any_over_ranks(flags: Tensor) -> Tensor:
+    """(F,) bool -> (F,) bool: does any rank raise the flag? All ranks call this together, with equally many flags."""
     if not is_distributed():
         return flags
-    raised = torch.tensor(flags, dtype=torch.int32, device=device if dist.get_backend() == "nccl" else "cpu")
+    raised = flags.to(torch.int32, copy=True)
+    if dist.get_backend() != "nccl":
+        raised = raised.cpu()
     all_reduce(raised, dist.ReduceOp.MAX)
-    return [bool(value) for value in raised.tolist()]
+    return raised.to(flags.device, torch.bool)
 
 
 def sum_over_ranks(count: Tensor | int) -> Tensor:

@@ -48,6 +48,7 @@ class CalculateGridSize:
     """
 
     max_points_per_voxel: int | None = None
+    device_voxels: tuple[int, int] | None = None
 
     def __init__(self, context: ProcessContext, *, voxel_size: Sequence[float]):
         self.voxel_size = tuple(float(v) for v in voxel_size)
@@ -75,6 +76,7 @@ class TransformPointsToVoxels(CalculateGridSize):
     """Gather points into voxels (VoxelNet, sec. 2.1.1): the first ones of each, in point order.
 
     Adds ``voxels`` (V, P, C), ``voxel_coords`` (V, 3) as z y x, and ``voxel_num_points`` (V,) to the scene's extras.
+    ``device`` leaves this to the model, which does the same on its device: a batch then carries the points alone.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class TransformPointsToVoxels(CalculateGridSize):
         voxel_size: Sequence[float],
         max_points_per_voxel: int,
         max_number_of_voxels: VoxelLimitByMode,
+        device: bool = False,
     ):
         super().__init__(context, voxel_size=voxel_size)
         if context.mode not in max_number_of_voxels:
@@ -91,8 +94,13 @@ class TransformPointsToVoxels(CalculateGridSize):
         self.range = tuple(float(v) for v in context.point_cloud_range)
         self.max_points_per_voxel = int(max_points_per_voxel)
         self.max_voxels = int(max_number_of_voxels[context.mode])
+        if device:
+            limits = (int(max_number_of_voxels.get(mode, self.max_voxels)) for mode in ("train", "test"))
+            self.device_voxels = tuple(limits)
 
     def __call__(self, scene: Scene, rng: np.random.Generator) -> Scene:
+        if self.device_voxels is not None:
+            return scene
         voxels, coords, counts = voxelize(
             scene.points, self.range, self.voxel_size, self.grid_size, self.max_points_per_voxel, self.max_voxels
         )

@@ -13,6 +13,7 @@ from pcdet.models.candidates import Candidates, Proposals
 from pcdet.models.grid import require_divisible_grid
 from pcdet.models.post_processing import PostProcessing, select_detections
 from pcdet.models.registry import MODELS
+from pcdet.models.voxelization import with_voxels
 from pcdet.structures.batch import Batch
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.structures.detections import Detections, TrainOutput
@@ -57,6 +58,7 @@ class Detector(nn.Module):
         require_divisible_grid(info, slots)
         for name, module in slots.items():
             self.add_module(name, module)
+        self.info = info
         self.post_processing = post_processing
         self.register_buffer("global_step", torch.zeros(1, dtype=torch.int64))
 
@@ -66,6 +68,8 @@ class Detector(nn.Module):
 
     def forward(self, batch: Batch) -> TrainOutput | list[Detections]:
         """Losses of a labelled batch in training, detections in evaluation."""
+        if self.info.device_voxels is not None:
+            batch = with_voxels(batch, self.info, self.training)
         results, values = wiring.run(self, self.before, batch)
         if not self.two_stage:
             rest, values = wiring.run(self, self.after, values)
