@@ -48,8 +48,8 @@ def test_a_spill_fails(root, tmp_path, size, code):
     assert ("wide_kernel on sm_80 spills" in found.stdout) == bool(code)
 
 
-@pytest.mark.slow
-def test_every_kernel_compiles_without_spills(root):
+def test_a_kernel_of_the_package_compiles(root):
+    """The others are compiled by `make check-kernels`."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    found = run(root, str(root / "benchmarks" / "check_kernels.py"))
-    assert found.returncode == 0, found.stdout + found.stderr
+    found = run(root, str(root / "benchmarks" / "check_kernels.py"), "--only", "ball_query", "--arch", "70")
+    assert found.returncode == 0 and "| ball_query: query |" in found.stdout, found.stdout + found.stderr
