@@ -57,7 +57,10 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--use_tqdm_to_record", action="store_true", help="a bar instead of log lines (always so on a terminal)")
     add("--num_epochs_to_eval", type=int, default=0, help="evaluate the checkpoints of the last N epochs; 0: the last")
     add("--start_epoch", type=int, help="evaluate checkpoints from this epoch on (default: by --num_epochs_to_eval)")
-    add("--eval_interval", type=int, metavar="N", help="evaluate while training, every N epochs (default: at the end)")
+    every = (
+        "evaluate while training, every N epochs (default: OPTIMIZATION.EVAL_INTERVAL, which at first is: at the end)"
+    )
+    add("--eval_interval", type=int, metavar="N", help=every)
     add("--val_loss", action="store_true", help="the training loss on the validation set, after every evaluated epoch")
     best = "keep best_model.pth by this metric of the report, such as Car_3d/moderate_R40, accuracy/overall or val/loss"
     best += "; of whole clouds it is measured on those held out of training (HOLD_OUT, VAL_AREAS, the list val)"

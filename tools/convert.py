@@ -107,7 +107,7 @@ def taken_over(given: argparse.Namespace, weights: dict[str, Any], logger: Any) 
             "the YAML of the model that it is"
         )
     state = pointnet2_state(model_of(given, logger), weights, given.input)
-    logger.info("%s (%s): all %d weights fit the model of %s", given.input, source, len(weights), given.cfg_file)
+    logger.info("%s (%s): every weight has its place in the model of %s", given.input, source, given.cfg_file)
     return {"model_state": state}
 
 

@@ -269,15 +269,16 @@ def build_monitor(
     from pcdet.train_utils.validation import Monitor
 
     by_loss = (given.best_metric or "").startswith("val/")
-    if given.eval_interval is None and not given.val_loss and given.best_metric is None:
+    every = trainer.settings.eval_interval if given.eval_interval is None else given.eval_interval
+    if every is None and not given.val_loss and given.best_metric is None:
         return None
     return Monitor(
         build_evaluator(given, config, trainer, validation_set),
         eval_folder(folder),
-        interval=1 if given.eval_interval is None else given.eval_interval,
+        interval=1 if every is None else every,
         metric=given.best_metric,
         patience=given.early_stop,
-        with_metrics=given.eval_interval is not None or (given.best_metric is not None and not by_loss),
+        with_metrics=every is not None or (given.best_metric is not None and not by_loss),
         with_loss=given.val_loss or by_loss,
         seed=trainer.options.seed,
         split="val" if chooses_on_val(given, config.settings) else split_name(config.settings),

@@ -95,7 +95,7 @@ def load_config(path: str | Path, overrides: Sequence[str] | None = None) -> Con
     after ``--set``. Raises :class:`ConfigError` that names file, line, key path and, for a typo, the nearest name.
     """
     path, tree = _load(path)
-    tree, new_keys = apply_overrides(tree, overrides or [])
+    tree, new_keys = apply_overrides(tree, overrides or [], _roots())
     check_config(tree, new_keys)
     return Config(EasyDict(tree.plain()), path, tree)
 
@@ -103,7 +103,7 @@ def load_config(path: str | Path, overrides: Sequence[str] | None = None) -> Con
 def load_dataset_config(path: str | Path, overrides: Sequence[str] | None = None) -> EasyDict:
     """Read, resolve and check a data set's YAML (what stands under DATA_CONFIG in a model's)."""
     _, tree = _load(path)
-    tree, _ = apply_overrides(tree, overrides or [])
+    tree, _ = apply_overrides(tree, overrides or [], _roots())
     check_data(tree, path=())
     return EasyDict(tree.plain())
 

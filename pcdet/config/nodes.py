@@ -141,7 +141,7 @@ def resolve_bases(node: Node, roots: list[Path], chain: tuple[Path, ...]) -> Nod
     base = node.value.get(BASE_KEY)
     if base is None:
         return resolved
-    return merge(load_tree(_find_base(base, roots), roots, chain, base.place), resolved)
+    return merge(load_tree(find_base(base, roots), roots, chain, base.place), resolved)
 
 
 def load_tree(path: Path, roots: list[Path], chain: tuple[Path, ...] = (), asked_by: str = "") -> Node:
@@ -153,7 +153,8 @@ def load_tree(path: Path, roots: list[Path], chain: tuple[Path, ...] = (), asked
     return resolve_bases(parse_file(path), roots, (*chain, real))
 
 
-def _find_base(base: Node, roots: list[Path]) -> Path:
+def find_base(base: Node, roots: list[Path]) -> Path:
+    """The file that a ``_BASE_CONFIG_`` names, beside the file it stands in or below one of ``roots``."""
     if not isinstance(base.value, str):
         raise ConfigError(f"{base.place}: {BASE_KEY} names a file, but {base.value!r} is not a path")
     tried = [Path(base.file).parent / base.value, *(root / base.value for root in roots)]

@@ -1,27 +1,45 @@
 """``--set KEY VALUE ...``: typed changes of single values."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pcdet.config.errors import ConfigError
-from pcdet.config.nodes import Node, parse_value
+from pcdet.config.nodes import BASE_KEY, Node, find_base, load_tree, merge, parse_value
 from pcdet.utils.registry import nearest
 
 PLACE = "--set"
 
 
-def apply_overrides(root: Node, pairs: Sequence[str]) -> tuple[Node, list[tuple]]:
+def apply_overrides(root: Node, pairs: Sequence[str], roots: Sequence[Path]) -> tuple[Node, list[tuple]]:
     """Apply ``[KEY, VALUE, KEY, VALUE ...]``; returns the new tree and the paths of keys that did not exist before.
 
     A dotted key may address list elements by index. The value takes the type of the one it replaces: an int serves
     for a float, ``1,2`` and ``[1,2]`` are the same list, ``a:1,b:2`` changes those keys of a mapping.
+    ``BLOCK._BASE_CONFIG_ FILE`` lays a YAML upon a block, such as a recipe upon OPTIMIZATION; it is looked for in
+    ``roots``.
     """
     if len(pairs) % 2:
         raise ConfigError(f"--set takes pairs of KEY VALUE, but '{pairs[-1]}' has no value")
     new_keys: list[tuple] = []
     for key, text in zip(pairs[0::2], pairs[1::2], strict=True):
-        root = _set(root, key.split("."), text, key, (), new_keys)
+        *block, last = key.split(".")
+        if last == BASE_KEY:
+            root = _laid_upon(root, block, load_tree(find_base(Node(text, PLACE, 0), list(roots)), list(roots)), key)
+        else:
+            root = _set(root, [*block, last], text, key, (), new_keys)
     return root, new_keys
+
+
+def _laid_upon(node: Node, keys: list[str], over: Node, full: str) -> Node:
+    """The tree with ``over`` laid upon the block at ``keys``."""
+    if not isinstance(node.value, dict):
+        raise ConfigError(f"--set {full}: {node.value!r} (set in {node.place}) is no block that a file could change")
+    if not keys:
+        return merge(node, over)
+    if keys[0] not in node.value:
+        raise ConfigError(f"--set {full}: there is no key '{keys[0]}'.{nearest(keys[0], node.value)}")
+    return Node({**node.value, keys[0]: _laid_upon(node.value[keys[0]], keys[1:], over, full)}, node.file, node.line)
 
 
 def _set(node: Node, keys: list[str], text: str, full: str, path: tuple, new_keys: list[tuple]) -> Node:

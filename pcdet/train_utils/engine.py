@@ -277,6 +277,7 @@ class Trainer:
             lr=values["meta_data/learning_rate"],
             data=data_seconds,
             forward=self.times.end_step(steps),
+            accuracy=values.get("train/accuracy"),
         )
         self.profiler.step()
         if math.isfinite(values["train/loss"]):

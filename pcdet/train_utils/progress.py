@@ -48,7 +48,7 @@ class Progress:
         self._reset()
 
     def _reset(self) -> None:
-        self.loss, self.data, self.forward, self.batch = Meter(), Meter(), Meter(), Meter()
+        self.loss, self.accuracy, self.data, self.forward, self.batch = (Meter() for _ in range(5))
         self.epoch_started = time.monotonic()
 
     def start_epoch(self, epoch: int, first_step: int) -> None:
@@ -65,8 +65,24 @@ class Progress:
                 file=sys.stderr,
             )
 
-    def step(self, epoch: int, number: int, it: int, *, loss: float, lr: float, data: float, forward: float) -> None:
-        """Report a finished step: seconds spent waiting for data, and in forward, backward and the optimiser."""
+    def step(
+        self,
+        epoch: int,
+        number: int,
+        it: int,
+        *,
+        loss: float,
+        lr: float,
+        data: float,
+        forward: float,
+        accuracy: float | None = None,
+    ) -> None:
+        """Report a finished step: seconds spent waiting for data, and in forward, backward and the optimiser.
+
+        ``accuracy`` is what models of whole clouds give; nothing is said of it without one.
+        """
+        if accuracy is not None:
+            self.accuracy.add(accuracy)
         for meter, value in (
             (self.loss, loss),
             (self.data, data),
@@ -85,9 +101,10 @@ class Progress:
             return
         self.bar.close()
         self.bar = None
+        mean_accuracy = f"accuracy {self.accuracy.mean:.4f}, " if self.accuracy.count else ""
         get_logger().info(
-            "epoch %d/%d: loss %.4g, %.2f samples/s, step %d",
-            finished, self.epochs, self.loss.mean, self.samples_per_second(), it,
+            "epoch %d/%d: loss %.4g, %s%.2f samples/s, step %d",
+            finished, self.epochs, self.loss.mean, mean_accuracy, self.samples_per_second(), it,
         )  # fmt: skip
 
     def samples_per_second(self) -> float:
@@ -119,13 +136,17 @@ class Progress:
         return (
             f"Train: {epoch + 1:>4d}/{epochs} ({100 * (epoch + 1) / epochs:>3.0f}%) "
             f"[{number + 1:>4d}/{steps} ({100 * (number + 1) / steps:>3.0f}%)]  "
-            f"Loss: {self.loss.last:#.4g} ({self.loss.mean:#.3g})  LR: {lr:.3e}  "
+            f"Loss: {self.loss.last:#.4g} ({self.loss.mean:#.3g})  {self._accuracy()}LR: {lr:.3e}  "
             f"Time cost: {clock(epoch_past)}/{clock(epoch_left)} [{clock(past)}/{clock(all_left)}]  "
             f"Acc_iter {it:<10d}  "
             f"Data time: {self.data.last:.2f}({self.data.mean:.2f})  "
             f"Forward time: {self.forward.last:.2f}({self.forward.mean:.2f})  "
             f"Batch time: {self.batch.last:.2f}({self.batch.mean:.2f})"
         )
+
+    def _accuracy(self) -> str:
+        """The last step's and the epoch's mean, where there are any."""
+        return f"Accuracy: {self.accuracy.last:.3f} ({self.accuracy.mean:.3f})  " if self.accuracy.count else ""
 
 
 def clock(seconds: float) -> str:

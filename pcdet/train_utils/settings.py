@@ -17,6 +17,8 @@ class Optimization:
 
     batch_size_per_gpu: int = 4
     num_epochs: int = 80
+    # Epochs from one evaluation while training to the next; None: at the end alone. --eval_interval goes first.
+    eval_interval: int | None = None
     optimizer: Literal["adam_onecycle", "adam_cosineanneal", "adam_staircase", "adam", "sgd"] = "adam_onecycle"
     lr: float = 0.003
     # How lr, which is meant for base_global_batch scenes a step, changes with the real global batch.
@@ -69,6 +71,7 @@ class Optimization:
         positive = ("batch_size_per_gpu", "num_epochs", "lr", "accumulation_steps", "decay_samples", "div_factor")
         for name in positive:
             self._require(name, getattr(self, name) > 0, "should be above 0")
+        self._require("eval_interval", self.eval_interval is None or self.eval_interval > 0, "should be above 0")
         self._require("weight_decay", self.weight_decay >= 0, "should not be negative")
         self._require("pct_start", 0 <= self.pct_start <= 1, "should lie between 0 and 1")
         self._require("moms", len(self.moms) == 2, "should be two numbers")

@@ -194,6 +194,24 @@ def test_dump_loads_to_the_same(tmp_path):
     assert again.settings == cfg.settings
 
 
+def test_a_recipe_is_laid_upon_a_block_by_set():
+    name = "cfgs/modelnet_models/pointnet2_ssg.yaml"
+    recipe = ["OPTIMIZATION._BASE_CONFIG_", "cfgs/recipes/pointnet2_modern.yaml"]
+    found = load_config(name, [*recipe, "OPTIMIZATION.LR", "0.5"])
+    modern = load_config("cfgs/modelnet_models/pointnet2_ssg_modern.yaml").settings.OPTIMIZATION
+    assert found.settings.OPTIMIZATION == {**modern, "LR": 0.5}  # a later pair goes first
+    assert found.origin("OPTIMIZATION", "WEIGHT_DECAY").endswith("pointnet2_modern.yaml:9")
+    assert found.settings.MODEL == load_config(name).settings.MODEL
+    with pytest.raises(ConfigError, match="--set: _BASE_CONFIG_ 'cfgs/no.yaml' is not found"):
+        load_config(name, ["OPTIMIZATION._BASE_CONFIG_", "cfgs/no.yaml"])
+    with pytest.raises(ConfigError, match="there is no key 'OPTIMISATION'. Did you mean 'OPTIMIZATION'"):
+        load_config(name, ["OPTIMISATION._BASE_CONFIG_", recipe[1]])
+    with pytest.raises(ConfigError, match=r"OPTIMIZATION.LR._BASE_CONFIG_: 0.001 .* is no block"):
+        load_config(name, ["OPTIMIZATION.LR._BASE_CONFIG_", recipe[1]])
+    with pytest.raises(ConfigError, match="ClassificationHead takes no option"):
+        load_config(name, ["MODEL.CLS_HEAD._BASE_CONFIG_", recipe[1]])
+
+
 def test_describe_names_the_place_of_every_value():
     text = load_config(POINTPILLAR, ["OPTIMIZATION.LR", "0.1"]).describe()
     assert any("OPTIMIZATION.LR: 0.1" in row and row.endswith("# --set") for row in text.splitlines())

@@ -178,7 +178,7 @@ def test_a_pytorch_ports_checkpoint(convert, classifier, tmp_path, capsys):
         convert(given)
     assert convert([*given, "--cfg_file", SSG]) == 0
     assert equal_weights(tmp_path / "ours.pth", state)
-    assert f"all {len(theirs)} weights fit the model of {SSG}" in capsys.readouterr().out
+    assert f"(port): every weight has its place in the model of {SSG}" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"sa1.mlp_convs.0.weight: \(64, 3, 1, 1\) in the file, \(64, 6\) wanted"):
         convert([*given, "--force", "--cfg_file", SSG, "--set", "DATA_CONFIG.USE_NORMALS", "True"])
     assert load_checkpoint(tmp_path / "ours.pth")["epoch"] == 0  # weights to start from or to test, no run to resume

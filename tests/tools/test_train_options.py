@@ -126,6 +126,18 @@ def test_watching_a_run_keeps_the_best_and_stops_early(train, capsys):
     assert f"Finished already ({len(epochs)}/5 epochs). Train longer without --early_stop, anew with --fresh" in out
 
 
+def test_the_yaml_says_how_often_training_is_evaluated(train, capsys):
+    run = train(sets=["OPTIMIZATION.EVAL_INTERVAL", "2"], epochs=3)
+    evaluated = run / "eval" / "eval_with_train" / "eval_list_test.txt"
+    assert evaluated.read_text().split() == ["2", "3"]
+    out = capsys.readouterr().out
+    for words in ("Accuracy: ", "Performance of EPOCH 2", "overall accuracy", "mean class accuracy"):
+        assert words in out
+    run = train("--eval_interval", "1", sets=["OPTIMIZATION.EVAL_INTERVAL", "2"], epochs=2, tag="each")
+    evaluated = run / "eval" / "eval_with_train" / "eval_list_test.txt"
+    assert evaluated.read_text().split() == ["1", "2"], "the command line goes first"
+
+
 def test_the_batch_and_the_rate_are_told(train, capsys):
     scaled = ["OPTIMIZATION.LR", "0.001", "OPTIMIZATION.LR_SCALING", "linear", "OPTIMIZATION.BASE_GLOBAL_BATCH", "4"]
     train("--accumulation_steps", "2", sets=scaled)

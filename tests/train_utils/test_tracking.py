@@ -67,6 +67,16 @@ def test_remaining_time_follows_the_pace_of_this_process(monkeypatch):
     assert shown.samples_per_second() == pytest.approx(0.6)
 
 
+def test_a_models_accuracy_stands_in_the_line(capsys):
+    shown = progress()
+    shown.start_epoch(0, 0)
+    for number, right in enumerate((0.5, 0.75)):
+        shown.step(0, number, number + 1, loss=0.5, lr=0.1, data=0.0, forward=1.0, accuracy=right)
+    assert "Loss: 0.5000 (0.500)  Accuracy: 0.750 (0.625)  LR:" in shown.line(0, 1, 2, 0.1)
+    shown.start_epoch(1, 0)
+    assert "Accuracy" not in shown.line(1, 0, 2, 0.1)  # an epoch begins its own mean
+
+
 def test_the_bar_shows_loss_rate_times_and_what_remains(capsys):
     shown = progress(bar=True)
     shown.start_epoch(0, 0)
