@@ -19,6 +19,7 @@ from pcdet.version import __version__
 
 LATEST = "latest_model.pth"
 BEST = "best_model.pth"
+NO_NUMBER = "no_number"  # for an epoch, where a file's name tells none
 STEP_FILES_KEPT = 2  # the newest, and one to fall back on should it be damaged
 VERSION = f"pcdet+{__version__}"
 _EPOCH_FILE = re.compile(r"checkpoint_epoch_(\d+)\.pth")
@@ -96,7 +97,7 @@ def epoch_of(path: str | Path) -> str:
     if step := _STEP_FILE.fullmatch(Path(path).name):
         return f"step_{step[1]}"
     numbers = re.findall(r"\d+", Path(path).name)
-    return numbers[-1] if numbers else "no_number"
+    return numbers[-1] if numbers else NO_NUMBER
 
 
 def progress_of(checkpoint: Mapping[str, Any]) -> tuple[int, int, int]:

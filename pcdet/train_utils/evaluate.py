@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from pcdet.structures.batch import to_device
 from pcdet.train_utils.batches import evaluation_loader
-from pcdet.train_utils.checkpoint import epoch_of, load_checkpoint
+from pcdet.train_utils.checkpoint import NO_NUMBER, epoch_of, load_checkpoint
 from pcdet.train_utils.ema import state_to_evaluate
 from pcdet.train_utils.modes import keeping_modes
 from pcdet.train_utils.tracking import open_writer
@@ -81,8 +81,10 @@ class Evaluator:
 
     def checkpoint(self, path: Path, folder: Path) -> Evaluation:
         """Evaluate a checkpoint's weights, the averaged ones where it has them, and log the report."""
-        logger, epoch = get_logger(), epoch_of(path)
-        load_weights(self.model, state_to_evaluate(load_checkpoint(path)), path)
+        logger, epoch, saved = get_logger(), epoch_of(path), load_checkpoint(path)
+        if epoch == NO_NUMBER and "epoch" in saved:  # such as best_model.pth
+            epoch = f"{saved['epoch']} ({path.name})"
+        load_weights(self.model, state_to_evaluate(saved), path)
         logger.info("*************** EPOCH %s EVALUATION *****************", epoch)
         evaluation = self(folder)
         logger.info("*************** Performance of EPOCH %s *****************\n%s", epoch, evaluation.report.text)

@@ -1,6 +1,7 @@
 """From raw files to an evaluated classifier, through the commands."""
 
 import json
+import re
 
 import pytest
 
@@ -75,6 +76,7 @@ def test_held_out_clouds_choose_the_epoch_and_votes_stand_beside(tools, shapes, 
     assert tools("test")([*common, "--votes", "2", *end]) == 0
     out = capsys.readouterr().out
     assert "accuracy/overall: single pass" in out and "2 votes" in out and "chosen on held-out clouds" in out
+    assert re.search(r"Performance of EPOCH [12] \(best_model\.pth\)", out), "which epoch was chosen"
     for epoch in ("epoch_2", "best"):
         folder = run / "eval" / epoch / "test" / "default"
         assert (folder / "pictures" / "confusion.png").is_file() and (folder / "votes_2" / "metrics.json").is_file()
