@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = data_lines(source, settings, given)
     if not is_kitti and any(f.intensity is None for f in facts) and "intensity" in source.layout.features:
         data["POINT_FEATURE_ENCODING"] = {"missing_values": {"intensity": 0.0}}
-    write_text(out, yaml_text(suggestion, base, data, settings.MODEL.DENSE_HEAD, own_metric=not is_kitti))
+    write_text(out, yaml_text(suggestion, base, data, settings.MODEL, own_metric=not is_kitti))
     print(f"{out}: {', '.join(suggestion.classes)}; next: python tools/check_data.py --cfg_file {out}")
     return 0
 
@@ -73,10 +73,7 @@ def base_config(source: "DataSource", model: str) -> tuple[str, Any]:
     if not (ROOT / path).is_file():
         known = ", ".join(sorted(p.stem for p in (ROOT / "cfgs" / folder).glob("*.yaml")))
         raise ValueError(f"--model {model}: {path} does not exist; there are {known}")
-    settings = load_config(path).settings
-    if "ANCHOR_GENERATOR_CONFIG" not in (settings.MODEL.get("DENSE_HEAD") or {}):
-        raise ValueError(f"--model {model} has no anchors; its sizes are learned from the data alone: copy {path}")
-    return path, settings
+    return path, load_config(path).settings
 
 
 def fill_grid(source: "DataSource", settings: Any, grid: Any, max_frames: int) -> tuple[list, int]:

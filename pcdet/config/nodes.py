@@ -133,7 +133,10 @@ def merge(base: Node, over: Node) -> Node:
 
 
 def resolve_bases(node: Node, roots: list[Path], chain: tuple[Path, ...]) -> Node:
-    """Replace every ``_BASE_CONFIG_`` in the tree, at any level, by what it names with the tree laid upon it."""
+    """Replace every ``_BASE_CONFIG_`` in the tree, at any level, by what it names with the tree laid upon it.
+
+    A base is a file, or with ``file.yaml#MODEL`` what stands below a key (or key path) of it.
+    """
     if not isinstance(node.value, dict):
         return node
     own = {k: resolve_bases(v, roots, chain) for k, v in node.value.items() if k != BASE_KEY}
@@ -141,7 +144,7 @@ def resolve_bases(node: Node, roots: list[Path], chain: tuple[Path, ...]) -> Nod
     base = node.value.get(BASE_KEY)
     if base is None:
         return resolved
-    return merge(load_tree(find_base(base, roots), roots, chain, base.place), resolved)
+    return merge(load_base(base, roots, chain), resolved)
 
 
 def load_tree(path: Path, roots: list[Path], chain: tuple[Path, ...] = (), asked_by: str = "") -> Node:
@@ -153,13 +156,23 @@ def load_tree(path: Path, roots: list[Path], chain: tuple[Path, ...] = (), asked
     return resolve_bases(parse_file(path), roots, (*chain, real))
 
 
-def find_base(base: Node, roots: list[Path]) -> Path:
-    """The file that a ``_BASE_CONFIG_`` names, beside the file it stands in or below one of ``roots``."""
+def load_base(base: Node, roots: list[Path], chain: tuple[Path, ...] = ()) -> Node:
+    """What a ``_BASE_CONFIG_`` names: a file, beside the one it stands in or below one of ``roots``, or a part of it."""
     if not isinstance(base.value, str):
         raise ConfigError(f"{base.place}: {BASE_KEY} names a file, but {base.value!r} is not a path")
-    tried = [Path(base.file).parent / base.value, *(root / base.value for root in roots)]
+    name, _, keys = base.value.partition("#")
+    tree = load_tree(_find_base(name, base, roots), roots, chain, base.place)
+    for key in keys.split(".") if keys else ():
+        if not isinstance(tree.value, dict) or key not in tree.value:
+            raise ConfigError(f"{base.place}: {BASE_KEY} '{base.value}': {tree.file} has no such key")
+        tree = tree.value[key]
+    return tree
+
+
+def _find_base(name: str, asked_by: Node, roots: list[Path]) -> Path:
+    tried = [Path(asked_by.file).parent / name, *(root / name for root in roots)]
     for candidate in tried:
         if candidate.is_file():
             return candidate
     places = "".join(f"\n  {p}" for p in dict.fromkeys(tried))
-    raise ConfigError(f"{base.place}: {BASE_KEY} '{base.value}' is not found. Tried:{places}")
+    raise ConfigError(f"{asked_by.place}: {BASE_KEY} '{name}' is not found. Tried:{places}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pcdet.config.errors import ConfigError
-from pcdet.config.nodes import BASE_KEY, Node, find_base, load_tree, merge, parse_value
+from pcdet.config.nodes import BASE_KEY, Node, load_base, merge, parse_value
 from pcdet.utils.registry import nearest
 
 PLACE = "--set"
@@ -25,7 +25,7 @@ def apply_overrides(root: Node, pairs: Sequence[str], roots: Sequence[Path]) -> 
     for key, text in zip(pairs[0::2], pairs[1::2], strict=True):
         *block, last = key.split(".")
         if last == BASE_KEY:
-            root = _laid_upon(root, block, load_tree(find_base(Node(text, PLACE, 0), list(roots)), list(roots)), key)
+            root = _laid_upon(root, block, load_base(Node(text, PLACE, 0), list(roots)), key)
         else:
             root = _set(root, [*block, last], text, key, (), new_keys)
     return root, new_keys

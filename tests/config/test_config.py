@@ -80,6 +80,14 @@ def test_base_beside_the_file_comes_first(tmp_path, monkeypatch):
         load_config(path)
 
 
+def test_base_may_be_what_stands_below_a_key_of_a_file(tmp_path):
+    write(tmp_path, "b.yaml", "A: {B: {LR: 0.5}}\n")
+    cfg = load_config(child(tmp_path, "OPTIMIZATION: {_BASE_CONFIG_: 'b.yaml#A.B'}\n"))
+    assert cfg.settings.OPTIMIZATION.LR == 0.5 and cfg.origin("OPTIMIZATION", "LR").endswith("b.yaml:1")
+    with pytest.raises(ConfigError, match=r"child\.yaml:2: _BASE_CONFIG_ 'b\.yaml#A\.C': .*b\.yaml has no such key"):
+        load_config(child(tmp_path, "OPTIMIZATION: {_BASE_CONFIG_: 'b.yaml#A.C'}\n"))
+
+
 def test_missing_base_lists_the_places_tried(tmp_path):
     path = write(tmp_path, "a.yaml", "DATA_CONFIG:\n  _BASE_CONFIG_: nowhere.yaml\n")
     with pytest.raises(ConfigError, match=r"a\.yaml:2: .*nowhere\.yaml' is not found(.|\n)*tools/nowhere\.yaml"):

@@ -13,7 +13,7 @@ from pcdet.datasets.checks.problem import Level, Problem, some
 from pcdet.datasets.process.voxels import grid_of
 
 # Sparse backbones that reduce z 8 times and then once more without padding, to 128 channels a level.
-SPARSE_8X = ("VoxelBackBone8x", "VoxelResBackBone8x")
+SPARSE_8X = ("VoxelBackBone8x", "VoxelResBackBone8x", "UNetV2")
 SPARSE_CHANNELS = 128
 TOLERATED_LOSS = 0.05  # share of voxels beyond the cap that is worth a note only
 

@@ -21,6 +21,7 @@ class Anchors(NamedTuple):
     bottom: float
     overlap: float  # mean, over the boxes, of that with the nearest size at its own place, from above
     boxes: int
+    mean: np.ndarray  # (3,) mean size
 
     @property
     def thresholds(self) -> tuple[float, float]:
@@ -61,4 +62,4 @@ def _fitted(name: str, boxes: np.ndarray, count: int) -> Anchors:
     sizes = cluster_sizes(boxes[:, 3:6], count).round(2)
     overlap = float(best_anchor_overlaps(boxes, sizes).mean())
     bottom = float(np.median(boxes[:, 2] - boxes[:, 5] / 2).round(2)) + 0.0  # no negative zero
-    return Anchors(name, sizes, bottom, overlap, len(boxes))
+    return Anchors(name, sizes, bottom, overlap, len(boxes), boxes[:, 3:6].mean(axis=0).round(2))

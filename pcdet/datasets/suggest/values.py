@@ -26,6 +26,7 @@ SPARSE_MAP, PILLAR_MAP = 200, 256  # most cells of the head's map along an axis;
 SPARSE_LEVELS = 40  # voxels along z where the model does not ask for a number
 HEAD_ROOM = 1.5  # of the cap over the fullest scene: pasted objects and fuller scenes than these
 LEAST_HEIGHT = 4  # metres
+POINT_STEP = 0.1  # metres; where no voxels ask for other ends
 BESIDE = 1.0  # metres behind the sensor that the first object's end may reach
 
 
@@ -33,7 +34,7 @@ class GridValues(NamedTuple):
     """Range and voxels."""
 
     limits: list[float]
-    voxel_size: list[float]
+    voxel_size: list[float] | None  # None of a model that takes points
     cells: list[int]
     multiple: int  # of x and y, that the strides ask for
     pillars: bool
@@ -89,12 +90,15 @@ def suggest_grid(boxes: np.ndarray, model: Mapping[str, Any]) -> GridValues:
     low = np.quantile(boxes[:, :2] - reach[:, None], 0.005, axis=0)
     high = np.quantile(boxes[:, :2] + reach[:, None], 0.995, axis=0)
     spans = widened([span(*pair) for pair in zip(low, high, strict=True)])
+    z_low, z_high = height_span(boxes)
+    if "VFE" not in model:
+        (x_low, x_high), (y_low, y_high) = (fit_span(a, b, POINT_STEP, 1) for a, b in spans)
+        return GridValues([x_low, y_low, float(z_low), x_high, y_high, float(z_high)], None, [], 1, False)
     most = (PILLAR_MAP if pillars else SPARSE_MAP) * stride
     sizes = PILLAR_SIZES if pillars else SPARSE_SIZES
     widest = max(b - a for a, b in spans)
     size = next((s for s in sizes if widest <= s * most), sizes[-1])
     ends = [fit_span(a, b, size, multiple) for a, b in spans]
-    z_low, z_high = height_span(boxes)
     levels = 1 if pillars else sparse_levels(model)
     z_size = round((z_high - z_low) / levels, 6)
     limits = [ends[0][0], ends[1][0], float(z_low), ends[0][1], ends[1][1], float(z_high)]

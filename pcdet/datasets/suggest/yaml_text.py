@@ -14,13 +14,13 @@ WIDTH = 116
 
 
 def yaml_text(
-    suggestion: Suggestion, base: str, data: Mapping[str, Any], head: Mapping[str, Any], *, own_metric: bool = True
+    suggestion: Suggestion, base: str, data: Mapping[str, Any], model: Mapping[str, Any], *, own_metric: bool = True
 ) -> str:
     """A model's YAML that stands on the YAML ``base``.
 
     ``data`` are lines of DATA_CONFIG that come with the folder (DATA_PATH, how labels are read) and the base's
-    DATA_PROCESSOR and DATA_AUGMENTOR, which are taken over with other numbers; ``head`` is the base's DENSE_HEAD.
-    ``own_metric``: the data set has EVALUATION.
+    DATA_PROCESSOR and DATA_AUGMENTOR, which are taken over with other numbers; ``model`` is the base's MODEL, of which
+    the values that depend on the data are written. ``own_metric``: the data set has EVALUATION.
     """
     own = {k: v for k, v in data.items() if k not in ("DATA_PROCESSOR", "DATA_AUGMENTOR")}
     parts = [
@@ -41,9 +41,33 @@ def yaml_text(
     parts.append(part({"DATA_PROCESSOR": processor}, why_voxels(suggestion), 2))
     augmentor = augmentation(suggestion, data["DATA_AUGMENTOR"])
     parts.append(part({"DATA_AUGMENTOR": augmentor}, why_sampling(suggestion), 2))
-    anchors = part({"ANCHOR_GENERATOR_CONFIG": blocks(suggestion, head)}, why_anchors(suggestion), 4)
-    parts += ["MODEL:\n  DENSE_HEAD:\n", anchors]
-    return "".join(parts)
+    return "".join([*parts, "MODEL:\n", *dense_head(suggestion, model), *point_head(suggestion, model)])
+
+
+def dense_head(s: Suggestion, model: Mapping[str, Any]) -> list[str]:
+    """What DENSE_HEAD says of classes, sizes and range: of anchors, or of a head for centres."""
+    head, own = model.get("DENSE_HEAD") or {}, []
+    if "ANCHOR_GENERATOR_CONFIG" in head:
+        own.append(part({"ANCHOR_GENERATOR_CONFIG": blocks(s, head)}, why_sizes(s), 4))
+    if "RPN_HEAD_CFGS" in head:
+        heads = [{"HEAD_CLS_NAME": [name]} for name in s.classes]
+        own.append(part({"RPN_HEAD_CFGS": heads}, "A head for each class.", 4))
+    if "CLASS_NAMES_EACH_HEAD" in head:
+        own.append(part({"CLASS_NAMES_EACH_HEAD": [list(s.classes)]}, "One head for all classes.", 4))
+    if "POST_CENTER_LIMIT_RANGE" in (head.get("POST_PROCESSING") or {}):
+        limits = {"POST_PROCESSING": {"POST_CENTER_LIMIT_RANGE": s.grid.limits}}
+        own.append(part(limits, "Detections are wanted in POINT_CLOUD_RANGE.", 4))
+    return ["  DENSE_HEAD:\n", *own] if own else []
+
+
+def point_head(s: Suggestion, model: Mapping[str, Any]) -> list[str]:
+    """The mean sizes that a POINT_HEAD with boxes counts from, one a class."""
+    coder = ((model.get("POINT_HEAD") or {}).get("TARGET_CONFIG") or {}).get("BOX_CODER_CONFIG") or {}
+    if "mean_size" not in coder:
+        return []
+    sizes = {"BOX_CODER_CONFIG": {"mean_size": [a.mean.tolist() for a in s.anchors]}}
+    rows = [f"{a.name}: mean size of {a.boxes} boxes." for a in s.anchors]
+    return ["  POINT_HEAD:\n    TARGET_CONFIG:\n", part(sizes, "\n".join(rows), 6)]
 
 
 def part(content: Mapping[str, Any], why: str = "", indent: int = 0) -> str:
@@ -73,15 +97,21 @@ def why_classes(s: Suggestion) -> str:
 
 
 def why_range(s: Suggestion) -> str:
-    return (
+    text = (
         "Holds 99 of 100 labelled boxes with their lengths (x, y), and half a metre below and above them (z); one "
-        "side is at least half as long as the other, since objects are turned in training. "
-        f"{s.grid.cells[0]} x {s.grid.cells[1]} x {s.grid.cells[2]} voxels: the model's strides need multiples of "
+        "side is at least half as long as the other, since objects are turned in training."
+    )
+    if s.grid.voxel_size is None:
+        return text
+    return (
+        f"{text} {s.grid.cells[0]} x {s.grid.cells[1]} x {s.grid.cells[2]} voxels: the model's strides need multiples of "
         f"{s.grid.multiple} along x and y, its map from above {s.grid.cells[2]} along z."
     )
 
 
 def why_voxels(s: Suggestion) -> str:
+    if s.grid.voxel_size is None:
+        return "The model takes points, not voxels."
     size = s.grid.voxel_size[0]
     return (
         f"VOXEL_SIZE: {size:g} m is the finest whose map in the head stays as small as those of KITTI.\n"
@@ -99,7 +129,7 @@ def why_sampling(s: Suggestion) -> str:
     return f"SAMPLE_GROUPS: {'; '.join(rows)} with {PASTEABLE} points or more."
 
 
-def why_anchors(s: Suggestion) -> str:
+def why_sizes(s: Suggestion) -> str:
     rows = [
         f"{a.name}: {len(a.sizes)} size{'s' if len(a.sizes) > 1 else ''} by clustering {a.boxes} boxes, mean overlap "
         f"from above {a.overlap:.2f}; they stand at z = {a.bottom:g}"
@@ -109,13 +139,13 @@ def why_anchors(s: Suggestion) -> str:
 
 
 def with_voxels(
-    base: Sequence[Mapping[str, Any]], voxel_size: Sequence[float], cap: int | None = None
+    base: Sequence[Mapping[str, Any]], voxel_size: Sequence[float] | None, cap: int | None = None
 ) -> list[dict[str, Any]]:
     """A DATA_PROCESSOR with other voxels and, where ``cap`` is given, another MAX_NUMBER_OF_VOXELS."""
     out = []
     for block in base:
         new = dict(block)
-        if "VOXEL_SIZE" in new:
+        if voxel_size is not None and "VOXEL_SIZE" in new:
             new["VOXEL_SIZE"] = list(voxel_size)
         if cap is not None and "MAX_NUMBER_OF_VOXELS" in new:
             new["MAX_NUMBER_OF_VOXELS"] = {"train": cap, "test": cap}

@@ -23,7 +23,10 @@ from pcdet.datasets.suggest.values import (
 )
 from pcdet.datasets.suggest.yaml_text import dump, part
 
-MODELS = ["custom_models/pv_rcnn", "custom_models/second", "kitti_models/pointpillar", "kitti_models/second_iou"]
+MODELS = [
+    "custom_models/pv_rcnn", "custom_models/PartA2", "custom_models/centerpoint", "kitti_models/pointpillar",
+    "kitti_models/second_iou",
+]  # fmt: skip
 
 
 def boxes_at(xy: np.ndarray, size=(4.0, 2.0, 1.5), bottom: float = 0.0) -> np.ndarray:
