@@ -22,7 +22,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--cfg_file", help="a model's YAML, or a data set's; without one the folder alone is looked at")
-    add("--data_path", type=Path, help="folder of KITTI's or the custom layout, or of clouds alone; default: DATA_PATH")
+    add(
+        "--data_path",
+        type=Path,
+        help="folder of KITTI's or the custom layout, or of clouds, or a cloud; default: DATA_PATH",
+    )
     add("--max_frames", type=int, help="read at most so many frames, evenly spaced (default: all)")
     add("--out", type=Path, default=Path("data_report.html"), help="the report (default: data_report.html)")
     add("--pictures", type=int, default=6, help="frames drawn in the report, those with problems first (default: 6)")
@@ -41,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pcdet.datasets.dataset import find_data_path
 
     data = None if settings is None else settings["DATA_CONFIG"]
-    source = find_source(find_data_path(given.data_path or data["DATA_PATH"]), data)
+    path = given.data_path or data["DATA_PATH"]
+    source = find_source(Path(path) if Path(path).is_file() else find_data_path(path), data)
     checked = check_data(source, settings, max_frames=given.max_frames)
     title = f"{source.root} ({source.kind}): {summary(checked)}"
     print(title)

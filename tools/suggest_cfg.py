@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts, fullest = fill_grid(source, settings, grid, given.max_frames)
     suggestion = suggest(facts, grid, fullest, classes)
     out = given.out or Path(f"{given.model}_{source.root.name}.yaml")
-    data = data_lines(source, settings, given)
+    data = data_lines(source, settings, given.data_cfg, out)
     if not is_kitti and any(f.intensity is None for f in facts) and "intensity" in source.layout.features:
         data["POINT_FEATURE_ENCODING"] = {"missing_values": {"intensity": 0.0}}
     write_text(out, yaml_text(suggestion, base, data, settings.MODEL, own_metric=not is_kitti))
@@ -87,12 +88,15 @@ def fill_grid(source: "DataSource", settings: Any, grid: Any, max_frames: int) -
     return facts, max((f.voxels or 0 for f in facts), default=0)
 
 
-def data_lines(source: "DataSource", settings: Any, given: argparse.Namespace) -> dict[str, Any]:
-    """What DATA_CONFIG says beside numbers."""
-    lines: dict[str, Any] = {} if given.data_cfg is None else {"_BASE_CONFIG_": str(given.data_cfg.resolve())}
-    lines["DATA_PATH"] = str(source.root)
-    if given.data_cfg is None and source.label_format is not None:
+def data_lines(source: "DataSource", settings: Any, reading: Path | None, out: Path) -> dict[str, Any]:
+    """What DATA_CONFIG says beside numbers; ``reading``: the YAML that says how the files are read."""
+    lines: dict[str, Any] = {"DATA_PATH": str(source.root)}
+    if reading is not None:
+        lines = {"_BASE_CONFIG_": os.path.relpath(reading, out.resolve().parent), **lines}
+    elif source.label_format is not None:
         lines["LABEL_FORMAT"] = source.label_format
+        if source.box_convention:
+            lines["BOX_CONVENTION"] = dict(source.box_convention)
     base = settings.DATA_CONFIG
     return lines | json.loads(json.dumps({k: base[k] for k in ("DATA_PROCESSOR", "DATA_AUGMENTOR")}))
 

@@ -1,4 +1,4 @@
-"""Simulated frames written as another tool would: PCD clouds, one CSV of labels, other names and conventions."""
+"""Simulated frames as somebody else would write them: PCD clouds, one CSV of labels, other names and conventions."""
 
 import argparse
 import sys
@@ -15,26 +15,20 @@ NAMES = {"Vehicle": "car", "Pedestrian": "person", "Cyclist": "bicycle"}
 # What docs/examples/foreign_data.yaml says: the centre of the bottom, degrees clockwise from the y axis.
 CONVENTION = BoxConvention(origin="bottom", clockwise=True, unit="deg", zero="y")
 COLUMNS = "file,type,cx,cy,cz,length,width,height,yaw"
-FIELDS = [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("reflectivity", "u1")]
+FIELDS = [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("refl", "u1")]
 
 
 def write_pcd(path: Path, points: np.ndarray) -> None:
-    """(N, 4) x y z and intensity in [0, 1] -> a binary PCD with reflectivity from 0 to 255."""
+    """(N, 4) x y z and intensity in [0, 1] -> a binary PCD with refl from 0 to 255."""
     rows = np.empty(len(points), dtype=FIELDS)
     for column, name in enumerate("xyz"):
         rows[name] = points[:, column]
-    rows["reflectivity"] = np.round(points[:, 3] * 255)
+    rows["refl"] = np.round(points[:, 3] * 255)
     header = (
-        "VERSION 0.7\nFIELDS x y z reflectivity\nSIZE 4 4 4 1\nTYPE F F F U\nCOUNT 1 1 1 1\n"
+        "VERSION 0.7\nFIELDS x y z refl\nSIZE 4 4 4 1\nTYPE F F F U\nCOUNT 1 1 1 1\n"
         f"WIDTH {len(rows)}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\nPOINTS {len(rows)}\nDATA binary\n"
     )
     path.write_bytes(header.encode() + rows.tobytes())
-
-
-def write_csv(path: Path, points: np.ndarray) -> None:
-    """The same as text, which needs no package to be read."""
-    rows = np.column_stack([points[:, :3], np.round(points[:, 3] * 255)])
-    np.savetxt(path, rows, fmt="%.3f,%.3f,%.3f,%d", header="x,y,z,reflectivity", comments="")
 
 
 def label_lines(path: Path, cloud: str) -> list[str]:
@@ -47,23 +41,21 @@ def label_lines(path: Path, cloud: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--frames", type=int, default=40)
-    parser.add_argument("--clouds", choices=["pcd", "csv"], default="pcd")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--frames", type=int, default=40, help="default 40")
+    parser.add_argument("--workers", type=int, default=1, help="processes, default 1")
     given = parser.parse_args()
     ours = simulate_custom(given.out / "simulated", given.frames, 0, workers=given.workers)
     for folder in ("points", "ImageSets"):
         (given.out / folder).mkdir(exist_ok=True)
     lines = [COLUMNS]
     for cloud in sorted((ours / "points").glob("*.npy")):
-        name = f"{cloud.stem}.{given.clouds}"
-        write = write_pcd if given.clouds == "pcd" else write_csv
-        write(given.out / "points" / name, np.load(cloud))
+        name = f"{cloud.stem}.pcd"
+        write_pcd(given.out / "points" / name, np.load(cloud))
         lines += label_lines(ours / "labels" / f"{cloud.stem}.txt", name)
     (given.out / "labels.csv").write_text("\n".join(lines) + "\n")
     for split in (ours / "ImageSets").iterdir():
         (given.out / "ImageSets" / split.name).write_text(split.read_text())
-    print(f"{given.frames} frames are in {given.out}: points/*.{given.clouds}, labels.csv, ImageSets")
+    print(f"{given.frames} frames are in {given.out}: points/*.pcd, labels.csv, ImageSets")
 
 
 if __name__ == "__main__":

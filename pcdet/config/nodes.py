@@ -157,7 +157,7 @@ def load_tree(path: Path, roots: list[Path], chain: tuple[Path, ...] = (), asked
 
 
 def load_base(base: Node, roots: list[Path], chain: tuple[Path, ...] = ()) -> Node:
-    """What a ``_BASE_CONFIG_`` names: a file, beside the one it stands in or below one of ``roots``, or a part of it."""
+    """What a ``_BASE_CONFIG_`` names: a file (beside the one it stands in, or below ``roots``) or a part of it."""
     if not isinstance(base.value, str):
         raise ConfigError(f"{base.place}: {BASE_KEY} names a file, but {base.value!r} is not a path")
     name, _, keys = base.value.partition("#")

@@ -11,7 +11,6 @@ from pcdet.datasets.cloud_formats import (
     AMBIGUOUS,
     SUFFIXES,
     read_cloud,
-    read_npy,
     read_points,
     stem_of,
     suffix_of,
@@ -20,7 +19,7 @@ from pcdet.datasets.dataset import SceneDataset, cloud_layout
 from pcdet.datasets.doubts import cloud_doubts, fit_doubts
 from pcdet.structures.scene import Scene
 
-__all__ = ["CloudFiles", "cloud_doubts", "cloud_files", "read_cloud", "read_npy"]
+__all__ = ["CloudFiles", "cloud_doubts", "cloud_files", "read_cloud"]
 
 
 def cloud_files(path: str | Path, suffix: str | None = None) -> list[Path]:

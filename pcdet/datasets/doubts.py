@@ -14,6 +14,39 @@ LEAST_IN_HEIGHT = 0.7
 LEAST_REACH = 0.1
 # Half the height of a car: further off, an anchor and the car that it stands for share less than half their height.
 MOST_OFF_GROUND = 0.75
+SLACK = 1e-3  # of intensities from 0 to 1
+INTENSITY_TOPS = (255.0, 65535.0)  # of 8 and 16 bits
+FAR = 1000.0  # metres that no LiDAR of a vehicle measures
+
+
+def is_off_scale(low: float, high: float) -> bool:
+    """Do intensities from ``low`` to ``high`` leave the scale from 0 to 1?"""
+    return high > 1 + SLACK or low < -SLACK
+
+
+def intensity_scale(low: float, high: float) -> float | None:
+    """INTENSITY_SCALE for intensities from ``low`` to ``high``, by the bits they need; ``None`` if they are none."""
+    if not is_off_scale(low, high):
+        return 1.0
+    top = next((v for v in INTENSITY_TOPS if v >= high), None)
+    return None if low < -SLACK or top is None else 1 / top
+
+
+def intensity_doubt(low: float, high: float) -> str:
+    """What to say of intensities that leave the scale from 0 to 1."""
+    scale = intensity_scale(low, high)
+    advice = (
+        "is the column another quantity? src_feature_list and field_names say which one is read"
+        if scale is None
+        else f"set INTENSITY_SCALE {scale:.6g}"
+    )
+    return f"intensity runs from {low:g} to {high:g}, models expect 0 to 1: {advice}"
+
+
+def is_no_scan(low: np.ndarray, high: np.ndarray, farthest: float) -> bool:
+    """Are clouds whose points lie between the quantiles ``low`` and ``high`` (3,) as tall as wide, or out of reach?"""
+    extent = high - low
+    return bool(extent[2] > 0.5 * extent[:2].max() or farthest >= FAR)
 
 
 def cloud_doubts(points: np.ndarray) -> list[str]:
@@ -22,19 +55,17 @@ def cloud_doubts(points: np.ndarray) -> list[str]:
         return []
     doubts = []
     low, high = float(points[:, 3].min()), float(points[:, 3].max())
-    if high > 1.001 or low < -0.001:
-        doubts.append(
-            f"intensity runs from {low:g} to {high:g}, but models of KITTI expect 0 to 1: set INTENSITY_SCALE, "
-            f"for example {1 / max(abs(low), high):.3g}"
-        )
+    if is_off_scale(low, high):
+        doubts.append(intensity_doubt(low, high))
     elif high == low:
         doubts.append(f"intensity is {low:g} everywhere, so it was probably not recorded; it is used as it is")
     low, high = np.quantile(points[:, :3], (0.05, 0.95), axis=0)  # (3,) each
-    if (high - low)[2] > 0.5 * (high - low)[:2].max() or np.abs(points[:, :3]).max() > 1000:
+    farthest = float(np.abs(points[:, :3]).max())
+    if is_no_scan(low, high, farthest):
         extents = ", ".join(f"{v:.3g}" for v in high - low)
         doubts.append(
-            f"nine tenths of the points spread over {extents} m along x, y, z, and the farthest lie at "
-            f"{np.abs(points[:, :3]).max():.3g} m: has the file another number of values a point?"
+            f"nine tenths of the points spread over {extents} m along x, y, z, and the farthest lie at {farthest:.3g} "
+            "m: has the file another number of values a point?"
         )
     return doubts
 

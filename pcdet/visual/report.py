@@ -11,7 +11,7 @@ from pcdet.utils.files import write_text
 _STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1100px;padding:0 1em;color:#1c2733}
 h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}table{border-collapse:collapse;width:100%}
 td,th{border-bottom:1px solid #d5dbe1;padding:.4em .6em;text-align:left;vertical-align:top}
-td{overflow-wrap:anywhere}.bad{color:#b3261e;font-weight:600}.mid{color:#9a6700;font-weight:600}.low{color:#4c5a67}
+td:last-child{overflow-wrap:anywhere}td:first-child{white-space:nowrap}.bad{color:#b3261e;font-weight:600}.mid{color:#9a6700;font-weight:600}.low{color:#4c5a67}
 img{max-width:100%;border:1px solid #d5dbe1}figure{margin:1.5em 0}figcaption{color:#4c5a67}"""
 _CLASSES = ("bad", "mid", "low")
 

@@ -5,7 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from pcdet.datasets.clouds import CloudFiles, cloud_files, read_npy
+from pcdet.datasets.cloud_formats import read_points
+from pcdet.datasets.clouds import CloudFiles, cloud_files
+
+FEATURES = ("x", "y", "z", "intensity")
 
 
 def points(count: int = 50) -> np.ndarray:
@@ -21,7 +24,7 @@ def dataset(data_settings, *files) -> CloudFiles:
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_c7_any_number_type_and_memory_order_gives_the_same_points(tmp_path, dtype, order):
     np.save(tmp_path / "a.npy", np.asarray(points(), dtype=dtype, order=order))
-    read, dropped = read_npy(tmp_path / "a.npy")
+    read, dropped = read_points(tmp_path / "a.npy", FEATURES)
     assert read.dtype == np.float32 and read.flags.c_contiguous and dropped == 0
     np.testing.assert_allclose(read, points(), atol=1e-5)
 
@@ -32,7 +35,7 @@ def test_c7_other_shapes_are_errors_with_the_file(tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     for name in ("flat", "few", "objects"):
         with pytest.raises(ValueError, match=f"{name}.npy"):
-            read_npy(tmp_path / f"{name}.npy")
+            read_points(tmp_path / f"{name}.npy", FEATURES)
 
 
 def test_files_become_items_of_a_model(tmp_path, data_settings):

@@ -87,6 +87,22 @@ def test_a_mirrored_label_file_is_found_in_simulated_scans(custom, check):
     assert code == 1 and any("hold more points mirrored" in line for line in lines)
 
 
+def test_a_table_of_labels_that_names_other_frames_is_found(custom, check):
+    for path in (custom / "labels").iterdir():
+        path.unlink()
+    (custom / "labels.csv").write_text("frame,class,x,y,z,l,w,h,yaw\nscan_0.pcd,Vehicle,5,0,1,4,2,1.5,0\n")
+    code, lines, _ = check(custom)
+    assert code == 1 and any("labels frames such as 'scan_0', clouds are called such as '000000'" in x for x in lines)
+
+
+def test_headings_in_degrees_are_guessed_from_the_folder_alone(custom, check):
+    for path in (custom / "labels").iterdir():
+        rows = [line.split() for line in path.read_text().splitlines()]
+        path.write_text("".join(" ".join([*r[:6], str(np.rad2deg(float(r[6]))), r[7]]) + "\n" for r in rows))
+    code, lines, _ = check(custom)
+    assert code == 0 and "headings in degrees" in lines[0] and not any("convention" in line for line in lines)
+
+
 def test_a_frame_in_both_splits_and_a_repeated_cloud_are_found(custom, check):
     (custom / "ImageSets" / "val.txt").write_text((custom / "ImageSets" / "train.txt").read_text())
     shutil.copy(custom / "points" / "000000.npy", custom / "points" / "000001.npy")

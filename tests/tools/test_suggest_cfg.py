@@ -145,7 +145,9 @@ def test_a_suggestion_for_kittis_layout_loads_and_fits(tools, tmp_path, capsys):
 
 
 def test_what_cannot_be_suggested_is_said(own, tools):
-    with pytest.raises(ValueError, match="there are PartA2, centerpoint, pointpillar, pointrcnn, pv_rcnn, second, voxel_rcnn"):
+    with pytest.raises(
+        ValueError, match="there are PartA2, centerpoint, pointpillar, pointpillar_mini, pointrcnn, pv_rcnn"
+    ):
         tools("suggest_cfg")(["--data_path", str(own), "--model", "pv_rcn"])
     with pytest.raises(ValueError, match="clouds without labels"):
         tools("suggest_cfg")(["--data_path", str(own / "points")])

@@ -1,12 +1,16 @@
 """Checks of labelled boxes against the points and against each other."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pcdet.datasets.checks.facts import READINGS, FrameFacts
 from pcdet.datasets.checks.problem import Level, Problem, some
+from pcdet.structures.box_convention import ZEROS, BoxConvention
 
+TURNED, MIRRORED, MIRRORED_TURNED, HIGHER, LOWER = 1, 2, 3, 4, 5  # of READINGS
+OTHER_AXES = range(6, len(READINGS))
 ELONGATED = 1.3  # length over width from which a quarter turn can be told
 ENOUGH = 10  # points that make a box's vote
 CLEARLY = 1.5  # times more points that a reading needs to win a box's vote
@@ -41,8 +45,7 @@ def check_emptiness(facts: Sequence[FrameFacts]) -> list[Problem]:
         return []
     filled = (inside > 0).mean(axis=0)  # (R,)
     share = 1 - filled[0]
-    others = range(5, len(READINGS))
-    best = max(others, key=lambda r: filled[r])
+    best = max(OTHER_AXES, key=lambda r: filled[r])
     empty = tuple(dict.fromkeys(frames[inside[:, 0] == 0].tolist()))
     if share > 0.5 and filled[best] > 0.5 and filled[best] > 2 * filled[0]:
         message = (
@@ -62,24 +65,31 @@ def check_emptiness(facts: Sequence[FrameFacts]) -> list[Problem]:
     return []
 
 
-def check_headings(facts: Sequence[FrameFacts]) -> list[Problem]:
-    """Headings that are mirrored or a quarter turn off, by the points that each reading puts into the boxes."""
+def check_headings(facts: Sequence[FrameFacts], convention: BoxConvention | None = None) -> list[Problem]:
+    """Headings that are mirrored or a quarter turn off, by the points that each reading puts into the boxes.
+
+    ``convention``: what the labels are read in, where a YAML may say so.
+    """
     boxes, _, inside, frames = all_boxes(facts)
     sizes = boxes[:, 3:5]
     elongated = (sizes.max(axis=1, initial=0) >= ELONGATED * sizes.min(axis=1, initial=np.inf)) if len(boxes) else []
     rows, where = inside[elongated], frames[elongated] if len(boxes) else frames
-    found = [p for r in (1, 2, 3) if (p := reading_problem(rows, where, r)) is not None]
+    found = [
+        p for r in (TURNED, MIRRORED, MIRRORED_TURNED) if (p := reading_problem(rows, where, r, convention)) is not None
+    ]
     return sorted(found, key=lambda p: -p.share)[:1]
 
 
-def check_origin(facts: Sequence[FrameFacts]) -> list[Problem]:
-    """Boxes whose z is that of their bottom, taken for the centre."""
+def check_origin(facts: Sequence[FrameFacts], convention: BoxConvention | None = None) -> list[Problem]:
+    """Boxes whose z is that of their bottom and taken for the centre, or the reverse; ``convention`` as above."""
     _, _, inside, frames = all_boxes(facts)
-    problem = reading_problem(inside, frames, 4)
-    return [] if problem is None else [problem]
+    found = [p for r in (HIGHER, LOWER) if (p := reading_problem(inside, frames, r, convention)) is not None]
+    return sorted(found, key=lambda p: -p.share)[:1]
 
 
-def reading_problem(inside: np.ndarray, frames: np.ndarray, reading: int) -> Problem | None:
+def reading_problem(
+    inside: np.ndarray, frames: np.ndarray, reading: int, convention: BoxConvention | None
+) -> Problem | None:
     """Do the boxes hold clearly more points under another reading? Each box that can tell has one vote."""
     now, other = inside[:, 0], inside[:, reading]
     against = (other >= ENOUGH) & (other > CLEARLY * now)
@@ -90,11 +100,39 @@ def reading_problem(inside: np.ndarray, frames: np.ndarray, reading: int) -> Pro
     shown = tuple(dict.fromkeys(frames[against].tolist()))
     tail = f"{against.sum()} of the {votes.sum()} boxes that can tell hold more points {READINGS[reading]}"
     if share > 0.5:
-        message = f"{tail}: the labels have another convention than they are read in (own data: BOX_CONVENTION)"
+        message = f"{tail}: the labels have another convention than they are read in{advice(reading, convention)}"
         return Problem(Level.BREAKS, "box convention", message, share, shown)
     if share > 0.1:
         return Problem(Level.HARMS, "box convention", f"{tail}, such as in {some(shown)}", share, shown)
     return None
+
+
+def advice(reading: int, convention: BoxConvention | None) -> str:
+    """What BOX_CONVENTION would be under another reading than ``convention``; nothing where no value of it is.
+
+    Boxes that face back hold the same points, so the opposite zero is as likely.
+    """
+    wanted = None if convention is None else convention_of(reading, convention)
+    if wanted is None:
+        return ""
+    plain = vars(BoxConvention())
+    keys = ", ".join(f"{key}: {value}" for key, value in vars(wanted).items() if value != plain[key])
+    back = ZEROS[(ZEROS.index(wanted.zero) + 2) % 4]
+    return f"; set BOX_CONVENTION {{{keys}}}" + (f" (or zero: {back}, if all face back)" if reading < HIGHER else "")
+
+
+def convention_of(reading: int, convention: BoxConvention) -> BoxConvention | None:
+    """The convention whose boxes are those of ``convention`` under a reading of headings or of the origin.
+
+    ``None`` where there is none: bottoms cannot be put half a box higher, nor centres lower.
+    """
+    if reading in (HIGHER, LOWER):
+        before, after = ("center", "bottom") if reading == HIGHER else ("bottom", "center")
+        return replace(convention, origin=after) if convention.origin == before else None
+    mirrored, quarters = {TURNED: (False, 1), MIRRORED: (True, 0), MIRRORED_TURNED: (True, 1)}[reading]
+    zero = ZEROS.index(convention.zero)
+    zero = ZEROS[((-zero if mirrored else zero) + quarters) % 4]
+    return replace(convention, clockwise=convention.clockwise != mirrored, zero=zero)
 
 
 def check_sizes(facts: Sequence[FrameFacts]) -> list[Problem]:

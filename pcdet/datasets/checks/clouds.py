@@ -8,11 +8,10 @@ import numpy as np
 from pcdet.datasets.checks.boxes import all_boxes
 from pcdet.datasets.checks.facts import FrameFacts
 from pcdet.datasets.checks.problem import Level, Problem, some
+from pcdet.datasets.doubts import FAR, intensity_doubt, is_no_scan, is_off_scale
 
-FAR = 1000.0  # metres that no LiDAR of a vehicle measures
 ABSURD = 1e8  # metres that no map has
 DECADE = 10.0
-INTENSITY_TOPS = (255.0, 65535.0)  # of 8 and 16 bits
 
 
 def check_points(facts: Sequence[FrameFacts]) -> list[Problem]:
@@ -42,8 +41,9 @@ def check_points(facts: Sequence[FrameFacts]) -> list[Problem]:
 
 def misread(facts: FrameFacts) -> bool:
     """Is the cloud as tall as it is wide, or larger than the Earth, so that its columns are probably not x y z?"""
-    extent = facts.high - facts.low
-    return facts.points > 0 and bool(extent[2] > 0.5 * extent[:2].max() or facts.farthest >= ABSURD)
+    # Coordinates of a map are another problem than columns.
+    reach = facts.farthest if facts.farthest >= ABSURD else 0.0
+    return facts.points > 0 and is_no_scan(facts.low, facts.high, reach)
 
 
 def check_columns(facts: Sequence[FrameFacts], paths: Sequence[Path], columns: int) -> list[Problem]:
@@ -97,11 +97,11 @@ def check_intensity(facts: Sequence[FrameFacts]) -> list[Problem]:
         message = f"intensity is the same in all points of {len(shown)} clouds ({some(shown)}): was it not recorded?"
         level = Level.HARMS if not constant.all() else Level.NOTE
         found.append(Problem(level, "intensity", message, constant.mean(), tuple(shown)))
-    large = (high > 1.001) | (low < -0.001)
+    large = np.array([is_off_scale(*f.intensity) for f in known])
     if large.any():
         shown = tuple(f.frame for f, big in zip(known, large, strict=True) if big)
         top = high[large].max()
-        message = f"intensity runs from {low.min():g} to {top:g}, models expect 0 to 1: {intensity_advice(low, top)}"
+        message = intensity_doubt(low.min(), top)
         small = ~large & ~constant & (high * DECADE < top)
         if small.any():
             other = next(f.frame for f, is_small in zip(known, small, strict=True) if is_small)
@@ -111,14 +111,6 @@ def check_intensity(facts: Sequence[FrameFacts]) -> list[Problem]:
             )
         found.append(Problem(Level.HARMS, "intensity", message, large.mean(), shown))
     return found
-
-
-def intensity_advice(low: np.ndarray, top: float) -> str:
-    """What to do about intensities up to ``top``, from the clouds' least ones."""
-    likely = next((v for v in INTENSITY_TOPS if v >= top), None)
-    if low.min() < -0.001 or likely is None:
-        return "is the column another quantity? src_feature_list and field_names say which one is read"
-    return f"set INTENSITY_SCALE {1 / likely:.6g}"
 
 
 def check_ground(facts: Sequence[FrameFacts], limits: Sequence[float] | None = None) -> list[Problem]:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from pcdet.datasets.checks import boxes, clouds, model
 from pcdet.datasets.checks.facts import FrameFacts, Grid, measure
 from pcdet.datasets.checks.problem import Level, Problem, some, worst_first
-from pcdet.datasets.checks.source import DataSource
+from pcdet.datasets.checks.source import CLOUDS_ALONE, Content, DataSource
 
 VOXELS = "transform_points_to_voxels"
 
@@ -37,8 +37,8 @@ def check_data(
     data = settings.get("DATA_CONFIG") or {}
     grid = grid_settings(data)
     chosen = evenly(list(source.frames), max_frames)
-    facts, faults, complaints = gather(source, chosen, grid, float(data.get("INTENSITY_SCALE", 1.0)))
-    problems = file_problems(source, len(chosen), faults, complaints)
+    facts, contents = gather(source, chosen, grid, float(data.get("INTENSITY_SCALE", 1.0)))
+    problems = file_problems(source, contents) + content_problems(contents)
     problems += data_problems(source, facts)
     if grid is not None:
         problems += settings_problems(facts, settings, grid, len(source.layout.features))
@@ -68,23 +68,19 @@ def grid_settings(data: Mapping[str, Any]) -> Grid | None:
 
 def gather(
     source: DataSource, frames: Sequence[str], grid: Grid | None, intensity_scale: float
-) -> tuple[list[FrameFacts], dict[str, list[str]], dict[str, list[str]]]:
-    """Facts of the frames whose cloud can be read; faults and complaints by frame."""
+) -> tuple[list[FrameFacts], dict[str, Content]]:
+    """Facts of the frames whose cloud can be read; the content of all, without the points."""
     features = source.layout.features
     column = features.index("intensity") if "intensity" in features else None
     facts: list[FrameFacts] = []
-    faults: dict[str, list[str]] = {}
-    complaints: dict[str, list[str]] = {}
+    contents: dict[str, Content] = {}
     for frame in tqdm(frames, "checking", unit="frame", dynamic_ncols=True, disable=None):
         content = source.read(frame)
-        if content.faults:
-            faults[frame] = content.faults
-        if content.complaints:
-            complaints[frame] = content.complaints
+        contents[frame] = content._replace(points=None)
         if content.points is None:
             continue
         points = content.points
-        own = None if content.filled else column
+        own = None if content.lacks else column
         if own is not None and intensity_scale != 1.0:
             points[:, own] *= intensity_scale
         facts.append(
@@ -93,18 +89,38 @@ def gather(
                 content.boxes, intensity_column=own, grid=grid,
             )
         )  # fmt: skip
-    return facts, faults, complaints
+    return facts, contents
 
 
-def file_problems(
-    source: DataSource, frames: int, faults: Mapping[str, list[str]], complaints: Mapping[str, list[str]]
-) -> list[Problem]:
+def file_problems(source: DataSource, contents: Mapping[str, Content]) -> list[Problem]:
     """A line for each file or line that cannot be read, and one for each object left out."""
     out = [Problem(Level.BREAKS, "files", text) for text in source.faults]
-    if not frames:
+    if not contents:
         out.append(Problem(Level.BREAKS, "files", f"{source.root} holds no frame"))
-    for level, check, found in ((Level.BREAKS, "files", faults), (Level.HARMS, "content", complaints)):
-        out += [Problem(level, check, text, 1 / frames, (frame,)) for frame, texts in found.items() for text in texts]
+    for frame, content in contents.items():
+        out += [Problem(Level.BREAKS, "files", text, 1 / len(contents), (frame,)) for text in content.faults]
+        out += [Problem(Level.HARMS, "objects", text, 1 / len(contents), (frame,)) for text in content.left_out]
+    return out
+
+
+def content_problems(contents: Mapping[str, Content]) -> list[Problem]:
+    """What many frames have alike: features that are not there, headings that are no radians, boxes that lean."""
+    out = []
+    lacking = {frame: c.lacks for frame, c in contents.items() if c.lacks}
+    if lacking:
+        message = f"{len(lacking)} clouds lack a feature, such as: {next(iter(lacking.values()))}"
+        out.append(Problem(Level.HARMS, "features", message, len(lacking) / len(contents), tuple(lacking)))
+    total = sum(len(c.names) for c in contents.values())
+    for key, check, what in (
+        ("wide", "headings", "headings are more than a full turn, are they degrees? set BOX_CONVENTION {unit: deg}"),
+        ("tilted", "boxes that lean", "boxes are turned about x or y too and taken as upright"),
+    ):
+        places = {frame: getattr(c, key) for frame, c in contents.items() if getattr(c, key)}
+        count = sum(len(p) for p in places.values())
+        if count:
+            message = f"{count} of {total} {what}, such as at {next(iter(places.values()))[0]}"
+            level = Level.BREAKS if key == "wide" and count > 0.2 * total else Level.HARMS
+            out.append(Problem(level, check, message, count / total, tuple(places)))
     return out
 
 
@@ -115,8 +131,12 @@ def data_problems(source: DataSource, facts: Sequence[FrameFacts]) -> list[Probl
     paths = [Path(source.cloud_path(f.frame)) for f in facts]
     out = clouds.check_points(facts) + clouds.check_intensity(facts) + clouds.check_duplicates(facts)
     out += clouds.check_columns(facts, paths, len(source.layout.columns))
-    out += boxes.check_emptiness(facts) + boxes.check_headings(facts) + boxes.check_origin(facts)
+    out += boxes.check_emptiness(facts)
+    out += boxes.check_headings(facts, source.asked_convention) + boxes.check_origin(facts, source.asked_convention)
     out += boxes.check_sizes(facts) + clouds.check_ground(facts)
+    if source.kind == CLOUDS_ALONE:
+        message = "these are clouds alone; to train, a folder has labels and lists of frames too: docs/CUSTOM_DATA.md"
+        out.append(Problem(Level.NOTE, "labels", message))
     if source.parse is not None and not any(f.labelled for f in facts):
         out.append(Problem(Level.BREAKS, "labels", "no frame has a usable object"))
     return out

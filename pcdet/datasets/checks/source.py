@@ -10,8 +10,8 @@ import numpy as np
 from pcdet.datasets.cloud_formats import CloudLayout, read_points, stem_of
 from pcdet.datasets.clouds import cloud_files
 from pcdet.datasets.custom.folder import CustomFolder
-from pcdet.datasets.custom.label_formats import Parsed, camera_row, lines_of, parse_each
-from pcdet.datasets.custom.labels import LabelRow, usable
+from pcdet.datasets.custom.label_formats import Parsed, camera_row, csv_frames, label_format, lines_of, parse_each
+from pcdet.datasets.custom.labels import MOST_TURNS, LabelRow, Labels, usable
 from pcdet.datasets.custom.reading import CustomReader
 from pcdet.datasets.dataset import cloud_layout
 from pcdet.datasets.kitti.folder import POINT_FEATURES, camera_image_shape, in_camera_view
@@ -25,6 +25,11 @@ TEST_PREFIX = "testing/"  # of KITTI's test frames
 DEFAULT_FEATURES = CloudLayout(POINT_FEATURES)
 WITHOUT_INTENSITY = CloudLayout(POINT_FEATURES, {}, {"intensity": 0.0})
 
+CLOUDS_ALONE = "clouds alone"  # the kind of a source without labels
+WANTED_FOLDERS = {"KittiDataset": "training/velodyne", "CustomDataset": "points"}
+LOOKED_AT = 20  # frames from which the unit of headings is guessed
+NO_LABELS = Labels(np.zeros(0, dtype="<U1"), np.zeros((0, 7)), [], [], [])
+
 
 class Content(NamedTuple):
     """What a frame's files hold, and what is wrong with them."""
@@ -34,8 +39,10 @@ class Content(NamedTuple):
     names: np.ndarray  # (M,)
     boxes: np.ndarray  # (M, 7)
     faults: list[str]  # what stops the making of infos
-    complaints: list[str]  # objects left out, conventions in doubt
-    filled: bool = False  # a feature that the cloud lacks was filled in
+    left_out: list[str]  # objects that cannot be used
+    wide: list[str]  # places of headings beyond a full turn
+    tilted: list[str]  # places of boxes that lean
+    lacks: str | None = None  # the feature that the cloud lacks and that was filled in
 
 
 @dataclass(frozen=True)
@@ -54,48 +61,50 @@ class DataSource:
     class_map: Mapping[str, str | None] | None = None
     faults: tuple[str, ...] = ()  # of the folder itself
     label_format: str | None = None  # LABEL_FORMAT of own data
+    box_convention: Mapping[str, Any] | None = None  # BOX_CONVENTION of own data
+
+    @property
+    def asked_convention(self) -> BoxConvention | None:
+        """What BOX_CONVENTION says, or ``None`` where the labels' format has a convention of its own."""
+        if self.label_format is None or label_format(self.label_format).has_own_convention:
+            return None
+        return self.convention
 
     def read(self, frame: str) -> Content:
         """A frame's content; nothing that its files hold raises."""
         faults: list[str] = []
-        complaints: list[str] = []
-        points, dropped, filled = self.read_points(frame, faults, complaints)
-        names, boxes = np.zeros(0, dtype="<U1"), np.zeros((0, 7))
+        points, dropped, lacks = self.read_points(frame, faults)
+        labels = NO_LABELS
         if self.parse is not None and self.frames[frame] != ("test",):
             try:
                 rows, broken = self.parse(frame)
                 faults += broken
-                names, boxes, left_out, wide, tilted = usable(rows, self.convention, self.class_map or {})
-                complaints += left_out
-                complaints += [f"{p}: the heading is more than a full turn, are headings degrees?" for p in wide]
-                complaints += [f"{p}: the box leans; it is taken as upright" for p in tilted]
+                labels = usable(rows, self.convention, self.class_map or {})
             except (ValueError, OSError) as error:
                 faults.append(str(error))
-        return Content(points, dropped, names, boxes, faults, complaints, filled)
+        return Content(points, dropped, labels.names, labels.boxes, faults, *labels[2:], lacks)
 
-    def read_points(self, frame: str, faults: list[str], complaints: list[str]) -> tuple[np.ndarray | None, int, bool]:
-        """The cloud, how many points were dropped, was a feature filled in; what is wrong is added to the lists."""
+    def read_points(self, frame: str, faults: list[str]) -> tuple[np.ndarray | None, int, str | None]:
+        """The cloud, how many points were dropped, and what was filled in; a fault is added to ``faults``."""
         try:
-            return *self.points(frame), False
+            return *self.points(frame), None
         except (ValueError, OSError) as error:
             first = str(error)
         if self.fallback is not None:
             try:
-                found = self.fallback(frame)
+                return *self.fallback(frame), first
             except (ValueError, OSError):
                 pass  # then the first error tells more
-            else:
-                complaints.append(first)
-                return *found, True
         faults.append(first)
-        return None, 0, False
+        return None, 0, None
 
 
 def find_source(root: Path, settings: Mapping[str, Any] | None = None) -> DataSource:
     """The data below ``root``, read as a DATA_CONFIG says, or as its folders look where there is none.
 
-    A folder of another layout than DATASET asks for is looked at as clouds alone, with a fault that says so. Raises
-    ``FileNotFoundError`` where there is neither a known layout nor a cloud, ``ValueError`` for another DATASET.
+    ``root`` may be a single cloud. A folder of another layout than DATASET asks for is looked at as clouds alone, with
+    a fault that says so. Raises ``FileNotFoundError`` where there is neither a known layout nor a cloud, ``ValueError``
+    for another DATASET.
     """
     kind = None if settings is None else settings["DATASET"]
     if kind not in (None, "KittiDataset", "CustomDataset"):
@@ -104,12 +113,12 @@ def find_source(root: Path, settings: Mapping[str, Any] | None = None) -> DataSo
         return kitti_source(root, settings)
     if kind != "KittiDataset" and (root / "points").is_dir():
         return custom_source(root, settings)
-    wanted = {"KittiDataset": "training/velodyne", "CustomDataset": "points"}.get(kind or "")
+    wanted = None if root.is_file() else WANTED_FOLDERS.get(kind or "")
     return clouds_source(root, settings, () if wanted is None else (f"{kind} needs {root / wanted}: it is missing",))
 
 
 def clouds_source(root: Path, settings: Mapping[str, Any] | None, faults: tuple[str, ...]) -> DataSource:
-    """Clouds of a folder, or of its folder ``velodyne`` or ``points``, without labels."""
+    """A cloud, or those of a folder or of its folder ``velodyne`` or ``points``, without labels."""
     folder = next((p for p in (root / "velodyne", root / "points") if p.is_dir()), root)
     files = {p.name: p for p in cloud_files(folder)}
     layout = DEFAULT_FEATURES if settings is None else cloud_layout(settings["POINT_FEATURE_ENCODING"])
@@ -122,8 +131,7 @@ def clouds_source(root: Path, settings: Mapping[str, Any] | None, faults: tuple[
         return read_points(files[frame], lenient)
 
     frames = dict.fromkeys(files, ("all",))
-    kind = "clouds alone"
-    return DataSource(kind, root, layout, frames, files.__getitem__, None, points, fallback, faults=faults)
+    return DataSource(CLOUDS_ALONE, root, layout, frames, files.__getitem__, None, points, fallback, faults=faults)
 
 
 def frames_by_split(
@@ -206,7 +214,7 @@ def custom_source(root: Path, settings: Mapping[str, Any] | None) -> DataSource:
     """Frames in OpenPCDet's custom layout."""
     folder = CustomFolder(root)
     if settings is None:
-        reader = CustomReader(folder, DEFAULT_FEATURES, label_format=guess_label_format(root))
+        reader = guessed_reader(folder)
     else:
         reader = CustomReader.from_settings(root, settings)
     every = sorted(stem_of(p) for p in cloud_files(root / "points"))
@@ -214,13 +222,46 @@ def custom_source(root: Path, settings: Mapping[str, Any] | None) -> DataSource:
     labelled = (root / "labels").is_dir() or (root / "labels.csv").is_file()
     if not labelled:
         faults = (*faults, f"{root / 'labels'} is missing: without labels there is nothing to learn")
+    faults = (*faults, *strange_frames(folder, reader.label_format, every))
     parse = reader.parse_labels if labelled else None
     lenient = replace(reader, layout=WITHOUT_INTENSITY)
+    kind = f"custom, labels as {reader.label_format}" + (
+        ", headings in degrees" if reader.convention.unit == "deg" else ""
+    )
     return DataSource(
-        f"custom, labels as {reader.label_format}", root, reader.layout, frames, folder.cloud_path, parse,
+        kind, root, reader.layout, frames, folder.cloud_path, parse,
         reader.points, lenient.points if settings is None else None, reader.convention, reader.class_map, faults,
-        reader.label_format,
+        reader.label_format, reader.box_convention,
     )  # fmt: skip
+
+
+def strange_frames(folder: CustomFolder, label_format_name: str, clouds: Sequence[str]) -> list[str]:
+    """A fault where one CSV labels frames by names that no cloud has."""
+    whole = folder.root / "labels.csv"
+    if label_format_name != "csv" or not whole.is_file():
+        return []
+    try:
+        named = csv_frames(whole, whole.stat().st_mtime_ns)
+    except ValueError:
+        return []  # told when the first frame is read
+    if not named or set(named) & set(clouds):
+        return []
+    return [f"{whole} labels frames such as '{next(iter(named))}', clouds are called such as '{clouds[0]}': none agree"]
+
+
+def guessed_reader(folder: CustomFolder) -> CustomReader:
+    """A folder read as its files look: the labels' format, and whether their headings are degrees."""
+    reader = CustomReader(folder, DEFAULT_FEATURES, label_format=guess_label_format(folder.root))
+    headings: list[float] = []
+    for path in cloud_files(folder.root / "points")[:LOOKED_AT]:
+        try:
+            headings += [abs(row.box[6]) for row in reader.parse_labels(stem_of(path)).rows]
+        except (ValueError, OSError):
+            continue  # told when the frame is read
+    own = label_format(reader.label_format).has_own_convention
+    if not own and headings and (np.array(headings) > MOST_TURNS).mean() > 0.5:
+        return replace(reader, box_convention={"unit": "deg"})
+    return reader
 
 
 def guess_label_format(root: Path) -> str:

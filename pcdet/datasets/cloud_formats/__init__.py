@@ -11,7 +11,6 @@ from pcdet.datasets.cloud_formats.arrays import (
     npz_points,
     nuscenes_points,
     read_cloud,
-    read_npy,
 )
 from pcdet.datasets.cloud_formats.las import las_points
 from pcdet.datasets.cloud_formats.layout import CloudLayout, finite_rows
@@ -39,7 +38,7 @@ SUFFIXES = tuple(READERS)
 AMBIGUOUS = (".txt", ".csv")
 
 __all__ = [
-    "AMBIGUOUS", "READERS", "SUFFIXES", "CloudLayout", "Reader", "finite_rows", "read_cloud", "read_npy",
+    "AMBIGUOUS", "READERS", "SUFFIXES", "CloudLayout", "Reader", "finite_rows", "read_cloud",
     "read_points", "stem_of", "suffix_of",
 ]  # fmt: skip
 

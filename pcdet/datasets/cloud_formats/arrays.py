@@ -30,15 +30,6 @@ def read_floats(path: Path, num_features: int) -> np.ndarray:
     return np.fromfile(path, dtype=np.float32).reshape(-1, num_features)
 
 
-def read_npy(path: str | Path, num_features: int = 4) -> tuple[np.ndarray, int]:
-    """As :func:`read_cloud` for a ``.npy`` file of shape (N, C or more), of any number type and memory order.
-
-    Raises ``ValueError`` naming the file where its array has another shape or holds objects.
-    """
-    layout = CloudLayout(tuple(f"column {i}" for i in range(num_features)))
-    return finite_rows(npy_points(Path(path), layout))
-
-
 def bin_points(path: Path, layout: CloudLayout) -> np.ndarray:
     """float32 rows of the layout's columns."""
     return layout.by_place(read_floats(path, len(layout.columns)), path)

@@ -17,6 +17,9 @@ def text_points(path: Path, layout: CloudLayout) -> np.ndarray:
         return layout.by_place(np.zeros((0, len(layout.columns)), np.float32), path)
     delimiter = next((mark for mark in ",;\t" if mark in line), None)
     names = None if _is_numbers(line.split(delimiter)) else [f.strip(" \"'") for f in line.split(delimiter)]
+    if names is not None and any(_is_numbers([name]) for name in names):
+        shown = line if len(line) <= 40 else f"{line[:40]}..."
+        raise ValueError(f"{path}:{number}: '{shown}' is neither numbers nor names of columns: is this a point cloud?")
     if names is not None and len(set(names)) < len(names):
         raise ValueError(f"{path}:{number}: a column's name stands twice in {', '.join(names)}")
     skip = number if names else number - 1

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pcdet.datasets.checks.boxes import all_boxes
-from pcdet.datasets.checks.clouds import INTENSITY_TOPS
 from pcdet.datasets.checks.facts import FrameFacts
 from pcdet.datasets.checks.model import (
     SPARSE_8X,
@@ -16,6 +15,7 @@ from pcdet.datasets.checks.model import (
     head_stride,
     levels_after_sparse,
 )
+from pcdet.datasets.doubts import intensity_scale
 from pcdet.datasets.suggest.anchors import Anchors, anchors_for
 
 FEWEST = 5  # objects of a class that can be learned from
@@ -170,12 +170,12 @@ def suggest_sampling(facts: Sequence[FrameFacts], names: Sequence[str]) -> list[
 
 def suggest_intensity(facts: Sequence[FrameFacts]) -> tuple[float | None, float]:
     """The largest intensity, and the factor that brings it to 1."""
-    tops = [f.intensity[1] for f in facts if f.intensity is not None]
-    if not tops:
+    known = [f.intensity for f in facts if f.intensity is not None]
+    if not known:
         return None, 1.0
-    top = max(tops)
-    likely = 1.0 if top <= 1.001 else next((v for v in INTENSITY_TOPS if v >= top), top)
-    return top, float(f"{1 / likely:.8g}")
+    low, top = min(low for low, _ in known), max(high for _, high in known)
+    scale = intensity_scale(low, top) or 1 / max(top, -low)
+    return top, float(f"{scale:.8g}")
 
 
 def suggest(facts: Sequence[FrameFacts], grid: GridValues, fullest: int, classes: tuple[dict, dict]) -> Suggestion:

@@ -103,9 +103,10 @@ def why_range(s: Suggestion) -> str:
     )
     if s.grid.voxel_size is None:
         return text
+    x, y, z = s.grid.cells
     return (
-        f"{text} {s.grid.cells[0]} x {s.grid.cells[1]} x {s.grid.cells[2]} voxels: the model's strides need multiples of "
-        f"{s.grid.multiple} along x and y, its map from above {s.grid.cells[2]} along z."
+        f"{text} {x} x {y} x {z} voxels: the model's strides need multiples of {s.grid.multiple} along x and y, its "
+        f"map from above {z} along z."
     )
 
 

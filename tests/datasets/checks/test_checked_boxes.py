@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from pcdet.datasets.checks import Level, boxes
+from pcdet.datasets.checks.facts import readings
+from pcdet.structures.box_convention import BoxConvention
 
 RANGE = [-40.0, -40.0, -2.0, 40.0, 40.0, 4.0]
 
@@ -119,3 +121,21 @@ def test_frames_without_boxes_have_no_faulty_boxes(facts):
     none = [replace(f, names=f.names[:0], boxes=f.boxes[:0], inside=f.inside[:0]) for f in facts]
     checks = (boxes.check_emptiness, boxes.check_headings, boxes.check_origin, boxes.check_sizes)
     assert [p for check in checks for p in check(none)] == [] and boxes.check_range(none, RANGE) == []
+
+
+@pytest.mark.parametrize("convention", [BoxConvention(), BoxConvention("bottom", True, "wlh", "deg", "-y")])
+@pytest.mark.parametrize("reading", [boxes.TURNED, boxes.MIRRORED, boxes.MIRRORED_TURNED, boxes.HIGHER, boxes.LOWER])
+def test_the_advised_convention_gives_the_boxes_of_the_reading(reading, convention):
+    written = np.random.default_rng(0).uniform(1, 3, (20, 7))
+    wanted = readings(convention.to_lidar(written))[reading]
+    advised = boxes.convention_of(reading, convention)
+    possible = {boxes.HIGHER: convention.origin == "center", boxes.LOWER: convention.origin == "bottom"}
+    assert (advised is not None) == possible.get(reading, True)
+    if advised is not None:
+        np.testing.assert_allclose(advised.to_lidar(written), wanted, atol=1e-9)
+
+
+def test_advice_names_what_differs_from_the_default_and_stays_silent_without_the_key():
+    text = boxes.advice(boxes.MIRRORED_TURNED, BoxConvention(unit="deg"))
+    assert text == "; set BOX_CONVENTION {clockwise: True, unit: deg, zero: y} (or zero: -y, if all face back)"
+    assert boxes.advice(boxes.MIRRORED, None) == ""
