@@ -112,11 +112,29 @@ def _enclosing(event: FunctionEvent) -> str | None:
 
 
 def flops(work: Callable[[], Any]) -> float:
-    """Floating-point operations of ``work``: products and convolutions of torch, and those of sparse convolutions."""
+    """Floating-point operations of ``work``: products and convolutions of torch, of sparse convolutions and our own."""
     counter = FlopCounterMode(display=False)
-    with _counted_sparse_products() as sparse, counter:
+    with _counted_sparse_products() as sparse, _counted_products() as own, counter:
         work()
-    return counter.get_total_flops() + sparse.flops
+    return counter.get_total_flops() + sparse.flops + sum(own)
+
+
+@contextlib.contextmanager
+def _counted_products() -> Iterator[list[float]]:
+    """What each of the products of set abstraction does: they run in threads, where torch does not count."""
+    from pcdet.ops.grouped_mlp import cpu
+
+    counts, kept = [], cpu.product
+
+    def product(rows: Tensor, weight: Tensor) -> Tensor:
+        counts.append(2.0 * rows.numel() * len(weight))
+        return kept(rows, weight)
+
+    cpu.product = product
+    try:
+        yield counts
+    finally:
+        cpu.product = kept
 
 
 @contextlib.contextmanager
@@ -142,7 +160,9 @@ def _counted_sparse_products() -> Iterator[SimpleNamespace]:
         cpu.product, cpu.product_gradient = kept
 
 
-def product_rate(device: torch.device, size: int = 2048) -> float:
+def product_rate(
+    device: torch.device, size: int = 2048, multiply: Callable[[Tensor, Tensor], Tensor] = torch.mm
+) -> float:
     """Operations a second of a float32 matrix product of this size, the median of nine."""
     from pcdet.train_utils.evaluate import wait_for
 
@@ -151,7 +171,7 @@ def product_rate(device: torch.device, size: int = 2048) -> float:
     for _ in range(10):
         wait_for(device)
         began = time.perf_counter()
-        torch.mm(a, b)
+        multiply(a, b)
         wait_for(device)
         times.append(time.perf_counter() - began)
     return 2 * size**3 / statistics.median(times[1:])

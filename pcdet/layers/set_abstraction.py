@@ -9,8 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from pcdet.layers.row_norm import RowNorm
+from pcdet.layers.weighted_norm import has_own_statistics, normalise_rows, track_statistics
 from pcdet.ops.ball_query import ball_query
 from pcdet.ops.furthest_point_sampling import furthest_point_sample
+from pcdet.ops.grouped_mlp import grouped_mlp, grouped_mlp_known
 from pcdet.ops.grouping import group_points
 
 
@@ -26,7 +29,7 @@ class SharedMLP(nn.Module):
         self.last_relu = last_relu
         pairs = list(zip(channels[:-1], channels[1:], strict=True))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
-        self.norms = nn.ModuleList(nn.BatchNorm1d(b) for _, b in pairs)
+        self.norms = nn.ModuleList(RowNorm(b) for _, b in pairs)
         for linear in self.linears:
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -37,10 +40,59 @@ class SharedMLP(nn.Module):
 
     def rest(self, rows: Tensor) -> Tensor:  # (R, C1) -> (R, CL)
         """Everything after the first linear layer."""
-        rows = self.norms[0](rows)
-        for linear, norm in zip(self.linears[1:], self.norms[1:], strict=True):
-            rows = norm(linear(torch.relu_(rows)))
-        return torch.relu_(rows) if self.last_relu else rows
+        last = len(self.norms) - 1
+        for layer, norm in enumerate(self.norms):
+            rows = self.linears[layer](rows) if layer > 0 else rows
+            rows = _normalised(norm, rows, relu=layer < last or self.last_relu)
+        return rows
+
+    def grouped(
+        self,
+        table: Tensor,  # (B, N, C1), of :meth:`first`
+        shift: Tensor,  # (B, S, C1)
+        idx: Tensor,  # (B, S, G)
+        found: Tensor,  # (B, S) how many of the G differ: the first ones; the others repeat the very first
+    ) -> Tensor:
+        """The maximum over each group of :meth:`rest` of ``table[idx] - shift``. -> (B, S, CL)
+
+        On a CPU in one piece, unless the norms share statistics with other ranks, precision is mixed, or a gradient
+        is wanted of norms that use their running statistics.
+        """
+        if self._fuses(table, idx):
+            return self._fused(table, shift, idx, found)
+        rows = group_points(table, idx) - shift[:, :, None]  # (B, S, G, C1)
+        return self.rest(rows.flatten(0, 2)).view(*idx.shape, -1).max(dim=2).values
+
+    def _fuses(self, table: Tensor, idx: Tensor) -> bool:
+        plain = table.device.type == "cpu" and table.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        one_eps = len({norm.eps for norm in self.norms}) == 1
+        if not (plain and one_eps and len(self.linears) > 1 and idx.numel() >= 2):
+            return False
+        if self.norms[0].training:
+            return all(has_own_statistics(norm) for norm in self.norms)
+        running = all(not norm.training and norm.track_running_stats for norm in self.norms)
+        learns = any(tensor.requires_grad for tensor in (table, *self.parameters()))
+        return running and not (torch.is_grad_enabled() and learns)
+
+    def _fused(self, table: Tensor, shift: Tensor, idx: Tensor, found: Tensor) -> Tensor:
+        norms, linears = self.norms, self.linears[1:]
+        layers = [linear.weight for linear in linears], [linear.bias for linear in linears]
+        affine = [norm.weight for norm in norms], [norm.bias for norm in norms]
+        eps, relu = norms[0].eps, self.last_relu
+        if not norms[0].training:
+            known = [norm.running_mean for norm in norms], [norm.running_var for norm in norms]
+            return grouped_mlp_known(table, shift, idx, found, *layers, *affine, *known, eps, relu=relu)
+        out, means, variances = grouped_mlp(table, shift, idx, found, *layers, *affine, eps, relu=relu)
+        for norm, mean, variance in zip(norms, means, variances, strict=True):
+            track_statistics(norm, mean, variance, idx.numel())
+        return out
+
+
+def _normalised(norm: nn.Module, rows: Tensor, *, relu: bool) -> Tensor:
+    if has_own_statistics(norm) and len(rows) >= 2 and rows.device.type == "cpu" and rows.dtype == torch.float32:
+        return normalise_rows(rows, None, norm, relu=relu)
+    rows = norm(rows)
+    return torch.relu_(rows) if relu else rows
 
 
 class SetAbstraction(nn.Module):
@@ -83,8 +135,8 @@ class SetAbstraction(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Centres (B, S, 3) and their features (B, S, C')."""
         centres = sample_centres(points, self.num_centres)  # (B, S, 3)
-        idx, _ = ball_query(points, centres, self.radius, self.num_neighbours)  # (B, S, G); a centre finds itself
-        return centres, describe_balls(self.mlp, points, features, centres, idx, self.features_first)
+        idx, found = ball_query(points, centres, self.radius, self.num_neighbours)  # (B, S, G); a centre finds itself
+        return centres, describe_balls(self.mlp, points, features, centres, idx, found, self.features_first)
 
 
 class MultiScaleAbstraction(nn.Module):
@@ -131,8 +183,8 @@ class MultiScaleAbstraction(nn.Module):
         centres = sample_centres(points, self.num_centres)  # (B, S, 3)
         scales = []
         for (radius, size), mlp in zip(self.balls, self.mlps, strict=True):
-            idx, _ = ball_query(points, centres, radius, size)  # (B, S, G)
-            scales.append(describe_balls(mlp, points, features, centres, idx, self.features_first))
+            idx, found = ball_query(points, centres, radius, size)  # (B, S, G)
+            scales.append(describe_balls(mlp, points, features, centres, idx, found, self.features_first))
         return centres, torch.cat(scales, dim=-1)
 
 
@@ -147,30 +199,17 @@ def describe_balls(
     features: Tensor | None,  # (B, N, C)
     centres: Tensor,  # (B, S, 3)
     idx: Tensor,  # (B, S, G)
+    found: Tensor,  # (B, S)
     features_first: bool,
 ) -> Tensor:
     """The maximum over each ball of what the MLP makes of its neighbours. -> (B, S, C')"""
-    rows = _first_layer(mlp, points, features, centres, idx, features_first)  # (B, S, G, C1)
-    batch, num_centres, size, _ = rows.shape
-    rows = mlp.rest(rows.flatten(0, 2)).view(batch, num_centres, size, -1)
-    return rows.max(dim=2).values
-
-
-def _first_layer(
-    mlp: SharedMLP, points: Tensor, features: Tensor | None, centres: Tensor, idx: Tensor, features_first: bool
-) -> Tensor:
-    """The first linear layer of all neighbours, (B, S, G, C1).
-
-    Never in half precision: the two terms are as large as the coordinates, and their difference as the radius.
-    """
+    # Never in half precision: both terms are as large as the coordinates, and their difference as the radius.
     with torch.autocast(points.device.type, enabled=False):
         parts = [points] if features is None else [points, features.to(points.dtype)]
-        rows = torch.cat(parts[::-1] if features_first else parts, dim=-1)  # (B, N, 3 + C)
-        rows = group_points(mlp.first(rows), idx)
+        table = mlp.first(torch.cat(parts[::-1] if features_first else parts, dim=-1))  # (B, N, C1)
         weight = mlp.linears[0].weight
-        of_xyz = weight[:, -3:] if features_first else weight[:, :3]
-        shift = centres @ of_xyz.T  # (B, S, C1)
-        return rows - shift[:, :, None]
+        shift = centres @ (weight[:, -3:] if features_first else weight[:, :3]).T  # (B, S, C1)
+    return mlp.grouped(table, shift, idx, found)
 
 
 class GlobalAbstraction(nn.Module):
@@ -188,9 +227,11 @@ class GlobalAbstraction(nn.Module):
     ) -> Tensor:
         """(B, C')."""
         rows = points if features is None else torch.cat([points, features], dim=-1)
-        batch, n, channels = rows.shape
-        rows = self.mlp.rest(self.mlp.first(rows.reshape(batch * n, channels)))
-        return rows.view(batch, n, -1).max(dim=1).values
+        table = self.mlp.first(rows)  # (B, N, C1)
+        batch, n, width = table.shape
+        everything = torch.arange(n, device=table.device).expand(batch, 1, n)
+        found = torch.full((batch, 1), n, device=table.device)
+        return self.mlp.grouped(table, table.new_zeros(batch, 1, width), everything, found)[:, 0]
 
 
 def gather_rows(rows: Tensor, idx: Tensor) -> Tensor:

@@ -53,10 +53,19 @@ def _with_own_statistics(
     rows: Tensor, weight: Tensor | None, total: Tensor | int, norm: nn.Module, relu: bool
 ) -> Tensor:
     out, mean, variance = row_batch_norm(rows, norm.weight, norm.bias, norm.eps, relu=relu, repeats=weight)
-    with torch.no_grad():
-        norm.num_batches_tracked += 1
-        momentum = norm.momentum if norm.momentum is not None else 1 / norm.num_batches_tracked
-        unbiased = variance * (total / (total - 1))
-        norm.running_mean += momentum * (mean - norm.running_mean)
-        norm.running_var += momentum * (unbiased - norm.running_var)
+    track_statistics(norm, mean, variance, total)
     return out
+
+
+def has_own_statistics(norm: nn.Module) -> bool:
+    """Does ``norm`` normalise by the statistics of this rank's rows alone?"""
+    return norm.training and not isinstance(norm, SyncBatchNorm)
+
+
+@torch.no_grad()
+def track_statistics(norm: nn.Module, mean: Tensor, variance: Tensor, total: Tensor | int) -> None:
+    """Move the running averages of ``norm`` to the mean and variance (C,) of ``total`` rows."""
+    norm.num_batches_tracked += 1
+    momentum = norm.momentum if norm.momentum is not None else 1 / norm.num_batches_tracked
+    norm.running_mean += momentum * (mean - norm.running_mean)
+    norm.running_var += momentum * (variance * (total / (total - 1)) - norm.running_var)

@@ -3,6 +3,7 @@
 numba's own threading is not used: its OpenMP layer kills forked data-loader workers once the parent has called it.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -34,8 +35,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)
 
 
-def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, chunk: int = 1) -> None:
-    """Run ``kernel(start, stop, *args)`` over ``[0, n)`` in pieces of ``chunk``, on at most torch's thread count.
+def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, chunk: int = 1, threads: int | None = None) -> None:
+    """Run ``kernel(start, stop, *args)`` over ``[0, n)`` in pieces of ``chunk``, on at most so many ``threads``,
+    by default as many as torch uses.
 
     The pieces depend on ``n`` and ``chunk`` only and each must write its own part of the output, so the result is the
     same for any number of threads. One piece, or one thread (``torch.get_num_threads() == 1``, as in data-loader
@@ -44,7 +46,7 @@ def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, chunk: int = 1)
     if n <= 0:
         return
     pieces = -(-n // chunk)
-    helpers = min(torch.get_num_threads(), pieces) - 1
+    helpers = min(threads or torch.get_num_threads(), pieces) - 1
     if helpers <= 0:
         kernel(0, n, *args)
         return
@@ -60,3 +62,33 @@ def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, chunk: int = 1)
 def _run_pieces(kernel: Callable[..., Any], starts: Iterator[int], chunk: int, n: int, args: tuple) -> None:
     for start in starts:
         kernel(start, min(start + chunk, n), *args)
+
+
+@contextlib.contextmanager
+def one_torch_thread() -> Iterator[int]:
+    """Torch's own operators use the calling thread alone. Yields how many threads they used before.
+
+    Where kernels and torch's operators take turns, the threads that torch leaves waiting for more work of its own
+    would keep the kernels' threads from running.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def parallel_parts(work: Callable[[int], None], n: int, threads: int) -> None:
+    """Call ``work(i)`` for every i below ``n`` on so many threads, in each of which torch itself uses one.
+
+    For work that goes from kernels to torch's products and back, part by part. Call it in :func:`one_torch_thread`.
+    """
+
+    def run(first: int, last: int) -> None:
+        torch.set_num_threads(1)  # of this thread
+        with torch.no_grad():
+            for i in range(first, last):
+                work(i)
+
+    parallel_for(run, n, threads=threads)
