@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pcdet.datasets.augment import AUGMENTS, AugmentContext
+from pcdet.datasets.augment.world import augmented
 from pcdet.datasets.cloud_formats import CloudLayout
 from pcdet.datasets.process import PROCESSORS, ProcessContext
 from pcdet.datasets.transforms import Transform, build_transforms, select_boxes
@@ -145,10 +146,9 @@ class SceneDataset(Dataset, abc.ABC):
 
     def process(self, scene: Scene, rng: np.random.Generator) -> Item:
         """Augment and process a loaded scene."""
-        for augment in self.augmentors:
-            scene = augment(scene, rng)
+        scene = augmented(scene, self.augmentors, rng)
         if scene.gt_boxes is not None:
-            scene = select_boxes(scene, np.isin(scene.gt_names, self.class_names))
+            scene = select_boxes(scene, np.array([name in self.class_names for name in scene.gt_names], dtype=bool))
         scene = self.encode(scene)
         for process in self.processors:
             scene = process(scene, rng)
@@ -179,9 +179,9 @@ class SceneDataset(Dataset, abc.ABC):
         for key in items[0]:
             values = [item[key] for item in items]
             if key in _INDEXED:
-                batch[key] = torch.cat([with_index(torch.from_numpy(v), i) for i, v in enumerate(values)])
+                batch[key] = torch.from_numpy(with_index(values))
             elif key in _JOINED:
-                batch[key] = torch.cat([torch.from_numpy(v) for v in values])
+                batch[key] = torch.from_numpy(np.concatenate(values))
             elif key == "gt_boxes":
                 batch[key] = pad_boxes(values)
             elif isinstance(values[0], np.ndarray):
@@ -191,9 +191,15 @@ class SceneDataset(Dataset, abc.ABC):
         return batch
 
 
-def with_index(rows: torch.Tensor, scene: int) -> torch.Tensor:
-    """(N, C) -> (N, 1 + C) with the scene's index in front."""
-    return torch.cat([rows.new_full((len(rows), 1), scene), rows], dim=1)
+def with_index(scenes: Sequence[np.ndarray]) -> np.ndarray:
+    """B arrays (N_i, C) of one type -> (N, 1 + C) with the scene's index in front."""
+    out = np.empty((sum(len(rows) for rows in scenes), 1 + scenes[0].shape[1]), dtype=scenes[0].dtype)
+    start = 0
+    for i, rows in enumerate(scenes):
+        out[start : start + len(rows), 0] = i
+        out[start : start + len(rows), 1:] = rows
+        start += len(rows)
+    return out
 
 
 def pad_boxes(boxes: Sequence[np.ndarray]) -> torch.Tensor:

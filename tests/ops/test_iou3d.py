@@ -8,7 +8,15 @@ import torch
 from ops_cases import box, random_boxes
 from torch import library
 
-from pcdet.ops.iou3d import boxes_iou3d, boxes_iou_bev, boxes_overlap_bev, boxes_overlap_published, cpu, reference
+from pcdet.ops.iou3d import (
+    boxes_collide_bev,
+    boxes_iou3d,
+    boxes_iou_bev,
+    boxes_overlap_bev,
+    boxes_overlap_published,
+    cpu,
+    reference,
+)
 
 DOORS = ("boxes_overlap_bev", "boxes_iou_bev", "boxes_iou3d")
 BOTH = (boxes_overlap_published, reference.boxes_overlap_published)
@@ -287,3 +295,25 @@ def test_recorded_geometry_of_random_boxes(shared):
     for found, key in ((boxes_iou_bev(a, b), "boxes_bev_iou_cpu"), (boxes_iou3d(a, b), "boxes_iou3d_gpu")):
         error = np.abs(found.numpy() - data[key])
         assert error.max() < 0.006 and (error < 1e-4).mean() > 0.99
+
+
+@pytest.mark.parametrize("n, m, spread", [(0, 0, 5), (0, 4, 5), (4, 0, 5), (15, 30, 20), (40, 80, 60)])
+def test_boxes_collide_where_they_overlap_others_or_each_other(n, m, spread):
+    boxes, others = random_boxes(n + m, spread=spread).split([n, m])
+    own = boxes_iou_bev(boxes, boxes).fill_diagonal_(0) if n else torch.zeros(0, 0)
+    expected = torch.cat([own, boxes_iou_bev(boxes, others)], dim=1).gt(0).any(dim=1)
+    for module in (cpu, reference):
+        assert torch.equal(module.boxes_collide_bev(boxes, others), expected)
+    assert torch.equal(boxes_collide_bev(boxes, others), expected)
+    found = boxes_collide_bev(boxes.numpy(), others.double().numpy())
+    assert isinstance(found, np.ndarray) and found.tolist() == expected.tolist()
+
+
+def test_touching_or_empty_boxes_do_not_collide():
+    unit = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]])
+    beside, over, flat = (unit.clone() for _ in range(3))
+    beside[0, 0], over[0, 0], flat[0, 3] = 1.0, 0.99, 0.0
+    flat_and_nan = torch.cat([flat, torch.full((1, 7), math.nan)])
+    for other, expected in ((beside, [False]), (over, [True]), (flat_and_nan, [False])):
+        assert boxes_collide_bev(unit, other).tolist() == expected
+    assert boxes_collide_bev(torch.cat([unit, over]), unit[:0]).tolist() == [True, True]

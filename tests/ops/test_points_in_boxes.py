@@ -8,7 +8,13 @@ import pytest
 import torch
 from ops_cases import box, generator, random_boxes
 
-from pcdet.ops.points_in_boxes import cpu, points_in_boxes_index, points_in_boxes_mask, reference
+from pcdet.ops.points_in_boxes import (
+    cpu,
+    points_in_any_box,
+    points_in_boxes_index,
+    points_in_boxes_mask,
+    reference,
+)
 
 
 def turned(local, rect):
@@ -112,6 +118,38 @@ def test_arrays_give_arrays_whatever_their_layout():
         found = points_in_boxes_mask(array, boxes.numpy())
         assert isinstance(found, np.ndarray) and found.dtype == bool and np.array_equal(found, mask)
         assert np.array_equal(points_in_boxes_index(array, boxes.numpy()), index)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count, spread", [(0, 5), (1, 5), (25, 3), (64, 20), (65, 20), (200, 1000)])
+def test_any_box_is_any_of_the_mask(count, spread, dtype):
+    boxes = random_boxes(count, spread=spread).to(dtype)
+    points = ((torch.rand(5000, 4, generator=generator()) - 0.5) * 2.2 * spread).to(dtype)
+    points[:count, :3] = boxes[:, :3]
+    for margin in (0.0, 1e-2):
+        expected = points_in_boxes_mask(points, boxes, margin).any(dim=0)
+        assert expected[:count].all()
+        assert torch.equal(cpu.any_box(points, boxes, margin), expected)
+        assert torch.equal(reference.any_box(points, boxes, margin), expected)
+    found = points_in_any_box(points.numpy(), boxes.numpy())
+    assert isinstance(found, np.ndarray) and found.tolist() == points_in_any_box(points, boxes).tolist()
+
+
+def test_any_box_of_strange_ones():
+    """Corners on the border of the grid, boxes without end, turned inside out, or far away; points that are NaN."""
+    rect = box(x=3, y=-2, z=0.5, heading=0.7).double()
+    for grow, inside in ((-1e-4, True), (1e-4, False)):
+        assert (points_in_any_box(turned(corners_and_faces(grow), rect), rect) == inside).all()
+    points = torch.tensor([[0.0, 0, 0], [math.nan, 0, 0], [0, math.inf, 0], [1e7, -1e7, 0]])
+    for strange, expected in (
+        (box(dx=math.inf), [True, False, False, False]),
+        (box(dx=-1.0), [False] * 4),
+        (box(heading=math.nan), [False] * 4),
+        (box(x=1e7, y=-1e7), [False, False, False, True]),
+    ):
+        assert points_in_any_box(points, strange).tolist() == expected
+        together = torch.cat([strange, box()])
+        assert points_in_any_box(points, together).tolist() == [True, *expected[1:]]
 
 
 def test_recorded_membership(shared):

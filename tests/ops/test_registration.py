@@ -58,6 +58,8 @@ SAMPLES = {
     "nms_bev": (BOXES, 0.3, 5),
     "points_in_boxes_mask": (CLOUDS[0], BOXES, 0.0),
     "points_in_boxes_index": (CLOUDS[0], BOXES, 0.0),
+    "points_in_any_box": (CLOUDS[0], BOXES, 0.0),
+    "boxes_collide_bev": (BOXES, BOXES[:4]),
     "boxes_aligned_iou3d": (BOXES[:4], BOXES[1:5]),
     "boxes_aligned_overlap_bev": (BOXES[:4], BOXES[1:5]),
     "rows_by_segment": (SEGMENT, 5),

@@ -7,25 +7,23 @@ from typing import Any
 import numpy as np
 
 from pcdet.datasets.augment.registry import AugmentContext
+from pcdet.datasets.whole_clouds.packs import Cloud, Pack, packed
 from pcdet.structures.boxes import wrap_angle
 from pcdet.utils.files import read_pickle
-
-CACHED_OBJECTS = 20000  # clouds of objects kept in memory; KITTI's database has about as many, 0.1 GB in all
 
 Rows = list[dict[str, Any]]
 
 
 def read_index(context: AugmentContext, files: Sequence[str]) -> dict[str, Rows]:
-    """Class -> rows of the database's index, for the wanted classes. An absent file causes one warning."""
-    index: dict[str, Rows] = {name: [] for name in context.class_names}
+    """Class -> rows of the database's index. An absent file causes one warning."""
+    index: dict[str, Rows] = {}
     for name in files:
         path = context.root / name
         if not path.is_file():
             context.logger.warning("gt_sampling: %s (DB_INFO_PATH) is absent, nothing is pasted from it", path)
             continue
         for class_name, rows in read_pickle(path).items():
-            if str(class_name) in index:
-                index[str(class_name)] += rows
+            index.setdefault(str(class_name), []).extend(rows)
     return index
 
 
@@ -66,45 +64,76 @@ def apply_filters(index: dict[str, Rows], settings: Mapping[str, Any], context: 
     return index
 
 
-class ObjectDatabase:
-    """Objects by class, with their boxes at hand and their points read when first needed."""
+def pack_objects(
+    context: AugmentContext, files: Sequence[str], index: Mapping[str, Rows], num_point_features: int
+) -> Pack:
+    """The clouds of all objects of the index in one array, mapped into memory, so that processes share it.
 
-    def __init__(self, root: Path, index: Mapping[str, Rows], num_point_features: int, fake_lidar: bool):
-        self.root = root
-        self.num_point_features = num_point_features
-        self.paths = {c: [r["path"] for r in rows] for c, rows in index.items()}
+    ``files`` are the index files. The object files stay as they are; the array is a copy in the data set's cache folder
+    (:func:`pcdet.datasets.whole_clouds.packs.packed`), or in memory where none can be written to. Listed files that are
+    absent are left out. Raises ``ValueError`` naming a file whose size does not fit.
+    """
+    paths = {context.root / row["path"]: row["path"] for rows in index.values() for row in rows}
+    present = [path for path in paths if path.is_file()]
+
+    def read(path: Path) -> list[Cloud]:
+        return [Cloud(paths[path], read_object(path, num_point_features), 0)]
+
+    if present:
+        name = "-".join(["objects", *(Path(f).stem for f in files), str(num_point_features)])
+        try:
+            return packed(name, present, read, context.root, context.logger, [num_point_features])
+        except OSError as error:
+            context.logger.warning("gt_sampling: the database's objects are read into memory: %s", error)
+    clouds = [cloud for path in present for cloud in read(path)]
+    return Pack(
+        np.concatenate([np.zeros((0, num_point_features), np.float32), *(c.points for c in clouds)]),
+        np.cumsum([0, *(len(c.points) for c in clouds)]),
+        np.zeros(len(clouds), np.int64),
+        tuple(c.name for c in clouds),
+    )
+
+
+def read_object(path: Path, num_point_features: int) -> np.ndarray:
+    """(n, C) float32 points of an object's file. Raises ``ValueError`` naming it where its size does not fit."""
+    values = np.fromfile(path, dtype=np.float32)
+    if values.size % num_point_features:
+        raise ValueError(
+            f"{path} holds {values.size} numbers, which are not rows of {num_point_features} (NUM_POINT_FEATURES)"
+        )
+    return values.reshape(-1, num_point_features)
+
+
+class ObjectDatabase:
+    """The objects of an index by class: their boxes, and their places among the clouds of ``pack``.
+
+    Raises ``FileNotFoundError`` naming a file that the index lists and ``pack`` was made without.
+    """
+
+    def __init__(self, pack: Pack, root: Path, index: Mapping[str, Rows], fake_lidar: bool):
+        self.pack = pack
         self.boxes = {c: stack_boxes(rows, fake_lidar) for c, rows in index.items()}
-        self._cache: dict[Path, np.ndarray] = {}
+        places = {name: i for i, name in enumerate(pack.names)}
+        for row in (r for rows in index.values() for r in rows):
+            if row["path"] not in places:
+                raise FileNotFoundError(
+                    f"{root / row['path']} is missing though the database's index lists it: run tools/create_data.py "
+                    "again"
+                )
+        self.places = {c: np.array([places[r["path"]] for r in rows], dtype=np.int64) for c, rows in index.items()}
 
     def __len__(self) -> int:
-        return sum(len(paths) for paths in self.paths.values())
+        return sum(len(boxes) for boxes in self.boxes.values())
 
-    def points(self, class_name: str, number: int) -> np.ndarray:
-        """(n, C) float32 points relative to the object's centre; read-only, and kept in memory.
+    def points(self, objects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Points relative to the centres of objects (K,), given by their ``places``.
 
-        Raises ``FileNotFoundError``, or ``ValueError`` naming a file whose size does not fit.
+        -> a new (n, C) float32 array, one object after the other, and the points of each, (K,).
         """
-        path = self.root / self.paths[class_name][number]
-        if path not in self._cache:
-            if len(self._cache) >= CACHED_OBJECTS:
-                self._cache.pop(next(iter(self._cache)))  # the oldest
-            self._cache[path] = self._read(path)
-        return self._cache[path]
-
-    def _read(self, path: Path) -> np.ndarray:
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path} is missing though the database's index lists it: run tools/create_data.py again"
-            )
-        values = np.fromfile(path, dtype=np.float32)
-        if values.size % self.num_point_features:
-            raise ValueError(
-                f"{path} holds {values.size} numbers, which are not rows of {self.num_point_features} "
-                "(NUM_POINT_FEATURES)"
-            )
-        points = values.reshape(-1, self.num_point_features)
-        points.flags.writeable = False
-        return points
+        first, counts = self.pack.offsets[objects], np.diff(self.pack.offsets)[objects]
+        start = np.cumsum(counts) - counts
+        rows = np.repeat(first - start, counts) + np.arange(counts.sum())
+        return np.asarray(self.pack.points).take(rows, axis=0), counts
 
 
 def stack_boxes(rows: Rows, fake_lidar: bool) -> np.ndarray:

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
-import torch
 
-from pcdet.datasets.augment.database import ObjectDatabase, apply_filters, parse_counts, read_index
+from pcdet.datasets.augment.database import ObjectDatabase, apply_filters, pack_objects, parse_counts, read_index
 from pcdet.datasets.augment.registry import AUGMENTS, AugmentContext
-from pcdet.ops.iou3d import boxes_iou_bev
-from pcdet.ops.points_in_boxes import points_in_boxes_mask
+from pcdet.ops.iou3d import boxes_collide_bev
+from pcdet.ops.points_in_boxes import points_in_any_box
 from pcdet.structures.calibration import Calibration
 from pcdet.structures.scene import Scene
 
@@ -67,14 +66,17 @@ class GtSampling:
         self, files: Sequence[str], filters: PrepareSettings, num_point_features: int, fake_lidar: bool
     ) -> ObjectDatabase:
         """Read and filter the index; each wanted class without objects is one warning."""
-        index = apply_filters(read_index(self.context, files), filters, self.context)
+        everything = read_index(self.context, files)
+        pack = pack_objects(self.context, files, everything, num_point_features)
+        wanted = {name: everything.get(name, []) for name in self.context.class_names}
+        index = apply_filters(wanted, filters, self.context)
         for name in self.wanted:
             if not index.get(name):
                 self.context.logger.warning("gt_sampling: no %s is left in the database, none will be pasted", name)
-        return ObjectDatabase(self.context.root, index, num_point_features, fake_lidar)
+        return ObjectDatabase(pack, self.context.root, index, fake_lidar)
 
     def __call__(self, scene: Scene, rng: np.random.Generator) -> Scene:
-        boxes, names, clouds = [], [], []
+        boxes, names, objects = [], [], []
         occupied = scene.gt_boxes[:, :7]
         for name, wanted in self.wanted.items():
             if self.limit_whole_scene:
@@ -83,35 +85,30 @@ class GtSampling:
             boxes.append(self.database.boxes[name][numbers])
             occupied = np.concatenate([occupied, boxes[-1]])
             names += [name] * len(numbers)
-            clouds += [self.database.points(name, int(n)) for n in numbers]
+            objects.append(self.database.places[name][numbers])
         if not names:
             return scene
-        return self.paste(scene, np.concatenate(boxes), names, clouds)
+        return self.paste(scene, np.concatenate(boxes), names, np.concatenate(objects))
 
     def draw(self, name: str, wanted: int, occupied: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Numbers of objects of one class that overlap neither ``occupied`` (M, 7) nor each other."""
         pool = self.database.boxes[name]
-        numbers = rng.permutation(len(pool))[: max(wanted, 0)]
-        drawn = torch.from_numpy(pool[numbers])
-        with_others = boxes_iou_bev(drawn, torch.from_numpy(np.ascontiguousarray(occupied, dtype=np.float32)))
-        with_drawn = boxes_iou_bev(drawn, drawn).fill_diagonal_(0)
-        overlap = torch.cat([with_others, with_drawn], dim=1)
-        return numbers[~(overlap > 0).any(dim=1).numpy()]
+        numbers = rng.choice(len(pool), min(max(wanted, 0), len(pool)), replace=False)
+        return numbers[~boxes_collide_bev(pool[numbers], occupied)]
 
-    def paste(self, scene: Scene, boxes: np.ndarray, names: list[str], clouds: list[np.ndarray]) -> Scene:
-        """The scene with objects added: their boxes (K, 7), names, and points relative to the box centres."""
+    def paste(self, scene: Scene, boxes: np.ndarray, names: list[str], objects: np.ndarray) -> Scene:
+        """The scene with objects added: their boxes (K, 7), names, and places in the database (K,)."""
         if self.use_road_plane:
             boxes = self.set_down(scene, boxes)
-        columns = scene.points.shape[1]
-        objects = [cloud[:, :columns].copy() for cloud in clouds]
-        for points, box in zip(objects, boxes, strict=True):
-            points[:, :3] += box[:3]
+        points, counts = self.database.points(objects)
+        points = points[:, : scene.points.shape[1]]
+        points[:, :3] += np.repeat(boxes[:, :3], counts, axis=0)
         room = boxes.copy()
         room[:, 3:6] += self.extra_width
-        covered = points_in_boxes_mask(scene.points, room).any(axis=0)  # (N,)
+        free = ~points_in_any_box(scene.points, room)  # (N,)
         width = max(scene.gt_names.dtype.itemsize // 4, *map(len, names))
         return scene.with_(
-            points=np.concatenate([*objects, scene.points[~covered]]),
+            points=np.concatenate([points, scene.points.compress(free, axis=0)]),
             gt_boxes=np.concatenate([scene.gt_boxes, boxes.astype(scene.gt_boxes.dtype)]),
             gt_names=np.concatenate([scene.gt_names, np.array(names, dtype=f"<U{width}")]),
         )

@@ -19,7 +19,8 @@ from pcdet.datasets.info_dataset import (
     SplitByMode,
     stages_of,
 )
-from pcdet.datasets.kitti.folder import POINT_FEATURES, KittiFolder, in_camera_view
+from pcdet.datasets.kitti.camera_views import CameraViews
+from pcdet.datasets.kitti.folder import POINT_FEATURES, KittiFolder
 from pcdet.datasets.kitti.infos import calib_from_info, create_infos
 from pcdet.datasets.kitti.labels import camera_boxes, without_dont_care
 from pcdet.datasets.kitti.results import detections_to_annos, write_results
@@ -41,6 +42,8 @@ class KittiDataset(InfoDataset):
 
     Raises ``FileNotFoundError`` that names the info file and the command where infos are absent, and ``ValueError``
     where a training set holds no box of a wanted class and ``keep_empty`` is not set.
+
+    With ``fov_cache`` the points that the camera sees are kept in files, see :mod:`pcdet.datasets.kitti.camera_views`.
     """
 
     title = "KITTI"
@@ -63,6 +66,7 @@ class KittiDataset(InfoDataset):
         data_augmentor: AugmentorSettings | None = None,
         get_item_list: Sequence[str] = ("points",),
         fov_points_only: bool = True,
+        fov_cache: bool = True,
         intensity_scale: float = 1.0,
         keep_empty: bool = False,
     ):
@@ -91,7 +95,9 @@ class KittiDataset(InfoDataset):
             raise ValueError(f"src_feature_list: a KITTI cloud has {POINT_FEATURES}, not {self.source_features}")
         self.folder = KittiFolder(self.root)
         self.fov_points_only = fov_points_only
+        self.views = CameraViews(self.root, logger, keep=fov_cache)
         self.intensity_scale = intensity_scale
+        self.planes: dict[str, np.ndarray | None] = {}
         self.look_at_inputs()
 
     def make_command(self) -> str:
@@ -99,12 +105,16 @@ class KittiDataset(InfoDataset):
         return f"python tools/create_data.py kitti --data_path {self.root}"
 
     def look_at_inputs(self) -> None:
-        """Say here, once, what loader processes would say again and again: odd points, absent road planes."""
+        """Say here, once, what loader processes would say again and again: odd points, absent road planes.
+
+        The planes themselves, if objects are to be set down on them, are kept: they are 32 bytes each.
+        """
         frames = [str(info["point_cloud"]["lidar_idx"]) for info in self.infos]
         for doubt in cloud_doubts(self.load_points(frames[0])):
             self.logger.warning("%s: %s", self.folder.cloud_path(self.split, frames[0]), doubt)
         if any(getattr(augment, "use_road_plane", False) for augment in self.augmentors):
-            bare = [f for f in frames if not self.folder.plane_path(self.split, f).is_file()]
+            self.planes = {f: self.folder.road_plane(self.split, f) for f in frames}
+            bare = [f for f, plane in self.planes.items() if plane is None]
             if bare:
                 self.logger.warning(
                     "USE_ROAD_PLANE: %d of %d frames, such as %s, have no road plane: pasted objects keep their own "
@@ -115,27 +125,33 @@ class KittiDataset(InfoDataset):
                 )
 
     def load_scene(self, index: int) -> Scene:
-        """The frame's points (those the camera sees, if FOV_POINTS_ONLY), boxes without DontCare, and road plane."""
+        """The frame's points (those the camera sees, if FOV_POINTS_ONLY), boxes without DontCare.
+
+        Where an augmentor uses road planes, also the frame's.
+        """
         info = self.infos[index]
         frame_id = str(info["point_cloud"]["lidar_idx"])
         calib = calib_from_info(info["calib"])
         image_shape = np.asarray(info["image"]["image_shape"], dtype=np.int32)
-        points = self.load_points(frame_id)
-        if self.fov_points_only:
-            points = points[in_camera_view(points, calib, image_shape)]
+        path = self.folder.cloud_path(self.split, frame_id)
+        view = self.views.read(path, calib, image_shape) if self.fov_points_only else read_cloud(path)
+        points = self.to_features(*view, path)
         scene = Scene(frame_id, points, calib=calib, image_shape=image_shape)
         if "annos" not in info:
             return scene
         annos = without_dont_care(info["annos"])
         boxes = boxes_from_kitti_camera(camera_boxes(annos), calib)
         boxes[:, 6] = wrap_angle(boxes[:, 6])
-        plane = self.folder.road_plane(self.split, frame_id)
+        plane = self.planes.get(frame_id)
         return scene.with_(gt_boxes=boxes.astype(np.float32), gt_names=annos["name"], road_plane=plane)
 
     def load_points(self, frame_id: str) -> np.ndarray:
         """(N, C) float32 points of a frame, in the columns of ``src_feature_list``."""
         path = self.folder.cloud_path(self.split, frame_id)
-        points, dropped = read_cloud(path)
+        return self.to_features(*read_cloud(path), path)
+
+    def to_features(self, points: np.ndarray, dropped: int, path: Path) -> np.ndarray:
+        """Points as the file ``path`` holds them -> the columns of ``src_feature_list``, intensity scaled."""
         if dropped:
             self.warn_once("dropped", f"{path}: {dropped} points are NaN or infinite and were dropped, as in others")
         if self.intensity_scale != 1.0:

@@ -12,6 +12,16 @@ from pcdet.structures.scene import Scene
 FAR = 40.0  # metres from the sensor; sample_points keeps every point beyond it where it can
 
 
+def random_order(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(count,) int64: numbers below ``total``, each at most once, in random order.
+
+    As ``rng.permutation(total)[:count]``, but faster: the generator gives a seed, and a kernel draws from it.
+    """
+    from pcdet.datasets.kernels import draw_order
+
+    return draw_order(total, count, rng.integers(2**64, dtype=np.uint64))
+
+
 class EnabledByMode(TypedDict, total=False):
     """A switch for training and one for testing."""
 
@@ -52,7 +62,7 @@ class MaskPointsAndBoxesOutsideRange:
         low, high = self.range[:2], self.range[3:5]
         xy = scene.points[:, :2]
         inside = (xy[:, 0] >= low[0]) & (xy[:, 0] <= high[0]) & (xy[:, 1] >= low[1]) & (xy[:, 1] <= high[1])
-        scene = scene.with_(points=scene.points[inside])
+        scene = scene.with_(points=scene.points.compress(inside, axis=0))
         if self.remove_boxes and scene.gt_boxes is not None:
             scene = select_boxes(scene, self.boxes_inside(scene.gt_boxes))
         return scene
@@ -76,7 +86,8 @@ class ShufflePoints:
     def __call__(self, scene: Scene, rng: np.random.Generator) -> Scene:
         if not self.enabled:
             return scene
-        return scene.with_(points=scene.points[rng.permutation(len(scene.points))])
+        count = len(scene.points)
+        return scene.with_(points=scene.points.take(random_order(count, count, rng), axis=0))
 
 
 @PROCESSORS.register(name="sample_points")
@@ -96,19 +107,20 @@ class SamplePoints:
     def __call__(self, scene: Scene, rng: np.random.Generator) -> Scene:
         if self.num_points == -1 or len(scene.points) == 0:
             return scene
-        return scene.with_(points=scene.points[self.choose(scene.points, rng)])
+        return scene.with_(points=scene.points.take(self.choose(scene.points, rng), axis=0))
 
     def choose(self, points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Indices into (N, 3+) ``points``: ``num_points`` of them."""
-        total = len(points)
-        if self.num_points > total:
-            whole, rest = divmod(self.num_points, total)
-            choice = np.concatenate([np.tile(np.arange(total), whole), rng.choice(total, rest, replace=False)])
+        total, wanted = len(points), self.num_points
+        if wanted > total:
+            whole, rest = divmod(wanted, total)
+            choice = np.concatenate([np.tile(np.arange(total), whole), random_order(total, rest, rng)])
         else:
-            far = np.flatnonzero(np.linalg.norm(points[:, :3], axis=1) >= FAR)
-            if len(far) < self.num_points:
-                near = np.setdiff1d(np.arange(total), far, assume_unique=True)
-                choice = np.concatenate([far, rng.choice(near, self.num_points - len(far), replace=False)])
-            else:
-                choice = rng.choice(total, self.num_points, replace=False)
-        return rng.permutation(choice)
+            x, y, z = points[:, 0], points[:, 1], points[:, 2]
+            is_far = np.sqrt(x * x + y * y + z * z) >= FAR
+            far = np.flatnonzero(is_far)
+            if len(far) >= wanted:
+                return random_order(total, wanted, rng)
+            near = np.flatnonzero(~is_far)
+            choice = np.concatenate([far, near[random_order(len(near), wanted - len(far), rng)]])
+        return choice[random_order(wanted, wanted, rng)]

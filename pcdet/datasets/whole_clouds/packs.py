@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from pcdet.datasets.cache_folder import cache_places
 from pcdet.ops.furthest_point_sampling import furthest_point_sample
 
-FOLDER = ".pcdet_cache"
 _VERSION = 2
 _POINTS, _POINT_LABELS, _INDEX = "points.f32", "point_labels.i16", "index.npz"
 
@@ -56,6 +56,12 @@ class Pack:
     def labels_of_points(self, index: int) -> np.ndarray:
         """(N,) int16 of cloud ``index``."""
         return self.point_labels[self.offsets[index] : self.offsets[index + 1]]
+
+    def __reduce__(self) -> tuple:
+        """Another process is told the folder, which it maps as well; only clouds without one travel themselves."""
+        if self.folder is not None:
+            return _open, (self.folder,)
+        return Pack, tuple(getattr(self, f.name) for f in fields(self))
 
     def furthest(self, count: int) -> np.ndarray:
         """(M, count) int32: the points that furthest point sampling chooses, beginning with the first of each cloud.
@@ -94,7 +100,7 @@ def packed(
     Raises what ``read`` raises, and ``OSError`` where neither folder can be written to.
     """
     key = f"{name}-{_key(files, root, facts)}"
-    places = (root / FOLDER, Path.home() / ".cache" / "pcdet" / hashlib.sha256(str(root).encode()).hexdigest()[:12])
+    places = cache_places(root)
     for place in places:
         if (place / key / _INDEX).is_file():
             return _open(place / key)
@@ -173,6 +179,8 @@ def _open(folder: Path) -> Pack:
         offsets, labels, names = index["offsets"], index["labels"], tuple(index["names"].tolist())
         columns = int(index["columns"])
     rows = int(offsets[-1])
+    if rows == 0:  # nothing that could be mapped
+        return Pack(np.zeros((0, columns), np.float32), offsets, labels, names, np.zeros(0, np.int16), folder)
     points = np.memmap(folder / _POINTS, np.float32, "r", shape=(rows, columns))
     path = folder / _POINT_LABELS
     point_labels = np.memmap(path, np.int16, "r", shape=(rows,)) if path.is_file() else None

@@ -3,6 +3,7 @@
 from pcdet.ops.iou3d.door import (
     boxes_aligned_iou3d,
     boxes_aligned_overlap_bev,
+    boxes_collide_bev,
     boxes_iou3d,
     boxes_iou_bev,
     boxes_overlap_bev,
@@ -12,6 +13,7 @@ from pcdet.ops.iou3d.door import (
 __all__ = [
     "boxes_aligned_iou3d",
     "boxes_aligned_overlap_bev",
+    "boxes_collide_bev",
     "boxes_iou3d",
     "boxes_iou_bev",
     "boxes_overlap_bev",

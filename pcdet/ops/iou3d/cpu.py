@@ -80,6 +80,31 @@ def _overlap_rows(start, stop, a, b, out):
             out[i, j] = _shared_area(a, i, b, j) if _circles_meet(a, i, b, j) else 0.0
 
 
+@device_function
+def _rectangle(boxes, i, out):
+    """Write row i of the ``rectangles`` of boxes."""
+    half_x, half_y, heading = boxes[i, 3] / 2.0, boxes[i, 4] / 2.0, boxes[i, 6]
+    if not (half_x > 0.0 and half_y > 0.0):  # so is a NaN
+        half_x, half_y = 0.0, 0.0
+    out[i, 0], out[i, 1], out[i, 2], out[i, 3] = boxes[i, 0], boxes[i, 1], half_x, half_y
+    out[i, 4], out[i, 5] = math.cos(heading), math.sin(heading)
+    out[i, 6], out[i, 7] = math.sqrt(half_x * half_x + half_y * half_y), 4.0 * half_x * half_y
+
+
+@Kernel
+def _collide(boxes, count):
+    """Whether each of the first ``count`` boxes shares area with another of all of them."""
+    table, out = np.empty((boxes.shape[0], 8)), np.zeros(count, dtype=np.bool_)
+    for i in range(boxes.shape[0]):
+        _rectangle(boxes, i, table)
+    for i in range(count):
+        for j in range(boxes.shape[0]):
+            if i != j and _circles_meet(table, i, table, j) and _shared_area(table, i, table, j) > 0.0:
+                out[i] = True
+                break
+    return out
+
+
 @Kernel
 def _iou_rows(start, stop, a, b, out):
     for i in range(start, stop):
@@ -358,6 +383,11 @@ def _rows(kernel: Kernel, boxes_a: Tensor, boxes_b: Tensor, *tables: np.ndarray)
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _rows(_overlap_rows, boxes_a, boxes_b)
+
+
+def boxes_collide_bev(boxes: Tensor, others: Tensor) -> Tensor:
+    together = np.concatenate([boxes[:, :7].numpy(), others[:, :7].numpy()]).astype(np.float64)
+    return torch.from_numpy(_collide(together, len(boxes)))
 
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:

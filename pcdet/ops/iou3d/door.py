@@ -1,9 +1,14 @@
 """Overlap of every box of one set with every box of another, or with the box of the same row."""
 
+from typing import TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor, library
 
-from pcdet.ops.doors import backend, require_boxes, require_same_device
+from pcdet.ops.doors import backend, require_boxes, require_same_device, tensor_of
+
+ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
@@ -67,6 +72,22 @@ def boxes_aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _aligned_iou3d(*_checked_rows(boxes_a, boxes_b))
 
 
+def boxes_collide_bev(
+    boxes: ArrayT,  # (N, 7+)
+    others: ArrayT,  # (M, 7+)
+) -> ArrayT:
+    """Whether a box shares area, seen from above, with one of ``others`` or another one of ``boxes``. -> (N,) bool.
+
+    Arrays or tensors. Geometry and errors as in :func:`boxes_overlap_bev`: boxes that touch do not collide.
+    """
+    require_boxes("boxes", boxes)
+    require_boxes("others", others)
+    if isinstance(boxes, np.ndarray):
+        return backend("iou3d", "cpu").boxes_collide_bev(tensor_of(boxes), tensor_of(others)).numpy()
+    require_same_device(boxes=boxes, others=others)
+    return _collide_bev(boxes.detach(), others.detach())
+
+
 def _checked_rows(boxes_a: Tensor, boxes_b: Tensor) -> tuple[Tensor, Tensor]:
     if len(boxes_a) != len(boxes_b):
         raise ValueError(f"boxes of one row belong together, but there are {len(boxes_a)} and {len(boxes_b)}")
@@ -108,6 +129,16 @@ def _aligned_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 @library.custom_op("pcdet::boxes_aligned_overlap_bev", mutates_args=())
 def _aligned_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return backend("iou3d", boxes_a.device.type).boxes_aligned_overlap_bev(boxes_a, boxes_b)
+
+
+@library.custom_op("pcdet::boxes_collide_bev", mutates_args=())
+def _collide_bev(boxes: Tensor, others: Tensor) -> Tensor:
+    return backend("iou3d", boxes.device.type).boxes_collide_bev(boxes, others)
+
+
+@_collide_bev.register_fake
+def _(boxes: Tensor, _others: Tensor) -> Tensor:
+    return boxes.new_empty(len(boxes), dtype=torch.bool)
 
 
 @_aligned_overlap_bev.register_fake

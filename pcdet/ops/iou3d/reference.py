@@ -46,6 +46,13 @@ def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return overlap(rectangles(boxes_a), rectangles(boxes_b)).float()
 
 
+def boxes_collide_bev(boxes: Tensor, others: Tensor) -> Tensor:
+    table = rectangles(boxes)
+    apart = torch.eye(len(boxes), dtype=torch.bool, device=boxes.device)
+    own = overlap(table, table).masked_fill(apart, 0.0)
+    return torch.cat([own, overlap(table, rectangles(others))], dim=1).gt(0).any(dim=1)
+
+
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     a, b = rectangles(boxes_a), rectangles(boxes_b)
     return _ratio(overlap(a, b), a[:, None, 7] + b[None, :, 7])

@@ -49,6 +49,22 @@ def points_in_boxes_index(
     return _index(points.detach(), boxes.detach(), margin)
 
 
+def points_in_any_box(
+    points: ArrayT,  # (N, 3+)
+    boxes: ArrayT,  # (M, 7+)
+    margin: float = 0.0,
+) -> ArrayT:
+    """Whether any box holds each point. -> (N,) bool.
+
+    ``points_in_boxes_mask(...).any(0)`` without the mask; membership, margin and errors are the same.
+    """
+    _require(points, boxes)
+    if isinstance(points, np.ndarray):
+        return backend("points_in_boxes", "cpu").any_box(tensor_of(points), tensor_of(boxes), margin).numpy()
+    require_same_device(points=points, boxes=boxes)
+    return _any(points.detach(), boxes.detach(), margin)
+
+
 def _require(points: np.ndarray | Tensor, boxes: np.ndarray | Tensor) -> None:
     require_columns("points", points, "(N, 3+)", 3)
     require_boxes("boxes", boxes)
@@ -74,3 +90,13 @@ def _index(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
 @_index.register_fake
 def _(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
     return points.new_empty(len(points), dtype=torch.int64)
+
+
+@library.custom_op("pcdet::points_in_any_box", mutates_args=())
+def _any(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    return backend("points_in_boxes", points.device.type).any_box(points, boxes, margin)
+
+
+@_any.register_fake
+def _(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    return points.new_empty(len(points), dtype=torch.bool)

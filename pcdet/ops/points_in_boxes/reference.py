@@ -29,3 +29,8 @@ def index(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
     inside = mask(points, boxes, margin)  # (M, N)
     first = inside.to(torch.uint8).argmax(dim=0)  # argmax takes the first of equals
     return torch.where(inside.any(dim=0), first, -1)
+
+
+def any_box(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    """-> (N,) bool."""
+    return mask(points, boxes, margin).any(dim=0)

@@ -94,9 +94,9 @@ def test_limit_whole_scene_counts_the_labelled_objects(database, scene, empty_sc
 
 def test_the_filters_of_prepare(database):
     few = sampler(database, prepare={"filter_by_min_points": ["Car:15"]}).database
-    assert len(few.paths["Car"]) == 5 and len(few.paths["Pedestrian"]) == 2
+    assert len(few.boxes["Car"]) == 5 and len(few.boxes["Pedestrian"]) == 2
     easy = sampler(database, prepare={"filter_by_difficulty": [-1, 1]}).database
-    assert len(easy.paths["Car"]) == 3 and len(easy.paths["Pedestrian"]) == 1
+    assert len(easy.boxes["Car"]) == 3 and len(easy.boxes["Pedestrian"]) == 1
     with pytest.raises(ValueError, match="filter_by_min_points, filter_by_difficulty, not 'filter_by_age'"):
         sampler(database, prepare={"filter_by_age": [1]})
     with pytest.raises(ValueError, match="CLASS:NUMBER"):

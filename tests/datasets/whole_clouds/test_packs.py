@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 
+from pcdet.datasets.cache_folder import FOLDER
 from pcdet.datasets.whole_clouds import packs
 from pcdet.datasets.whole_clouds.packs import Cloud, packed
 from pcdet.datasets.whole_clouds.selection import held_out
@@ -47,7 +48,7 @@ def test_a_changed_file_is_read_again_and_the_old_pack_goes(files):
     make(files)
     files[0].write_text("7 8 9")
     assert make(files).cloud(0).tolist() == [[7, 8, 9]]
-    folder = files[0].parent / packs.FOLDER
+    folder = files[0].parent / FOLDER
     assert len(list(folder.iterdir())) == 1  # nothing temporary either
     make(files, facts=["another order of classes"])
     assert len(list(folder.iterdir())) == 1
@@ -56,12 +57,12 @@ def test_a_changed_file_is_read_again_and_the_old_pack_goes(files):
 def test_a_failed_reading_leaves_nothing(files):
     with pytest.raises(AssertionError, match="read again"):
         make(files, forbidden)
-    assert list((files[0].parent / packs.FOLDER).iterdir()) == []
+    assert list((files[0].parent / FOLDER).iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_to_is_passed_over(files, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(packs.Path, "home", lambda: tmp_path / "home")
-    (files[0].parent / packs.FOLDER).write_text("a file where the folder should be")
+    (files[0].parent / FOLDER).write_text("a file where the folder should be")
     monkeypatch.setattr(LOGGER, "propagate", True)
     with caplog.at_level(logging.WARNING, logger="pcdet"):
         assert len(make(files)) == 3
