@@ -74,14 +74,15 @@ def draw_calibration(classes: Mapping[str, Mapping[str, Any]], path: Path) -> Pa
     """Part of the detections that are right over their score; on the diagonal a score means what it says."""
     axes = _axes("mean score of the detections in a bin", "part of them that is right", "Calibration of the scores")
     axes.plot([0, 1], [0, 1], color="#999999", linestyle="--", linewidth=1)
-    for color, (name, measures) in zip(COLORS, classes.items(), strict=False):
+    for position, (color, (name, measures)) in enumerate(zip(COLORS, classes.items(), strict=False)):
         bins = [b for b in measures["calibration"]["bins"] if b["detections"]]
         error = measures["calibration"]["error"]
         label = f"{name}: mean gap {error:.1%}" if error is not None else f"{name}: n/a"
         scores, parts = [b["mean_score"] for b in bins], [b["right"] / b["detections"] for b in bins]
         axes.plot(scores, parts, "o-", color=color, linewidth=1.6, markersize=4, label=label)
         for score, part, b in zip(scores, parts, bins, strict=True):
-            axes.annotate(str(b["detections"]), (score, part), fontsize=7, xytext=(3, -9), textcoords="offset points")
+            place = {"xytext": (3, -9 - 8 * position), "textcoords": "offset points"}  # below those of other classes
+            axes.annotate(str(b["detections"]), (score, part), fontsize=7, color=color, **place)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.02)
     _legend(axes)
