@@ -96,7 +96,7 @@ def draw_bev(
     _draw_points(figure, axes, view, points)
     _draw_marks(axes, truth, (1.3, 0.9), dashed=True)
     _draw_marks(axes, found, (1.5, 1.5), dashed=False)
-    _write_texts(axes, view, truth)
+    _write_texts(axes, view, truth, left=True)
     _write_texts(axes, view, found)
     labelled = None if gt_boxes is None else len(truth.boxes)
     rows = verdict_legend(outcomes) if outcomes is not None else class_legend(found.labels, class_names, labelled)
@@ -229,15 +229,16 @@ def _draw_marks(axes: Axes, marks: Marks, widths: tuple[float, float], dashed: b
         axes.add_collection(collection, autolim=False)
 
 
-def _write_texts(axes: Axes, view: View, marks: Marks) -> None:
-    """Texts right of the boxes, level with their far ends."""
+def _write_texts(axes: Axes, view: View, marks: Marks, left: bool = False) -> None:
+    """Texts beside the boxes, level with their far ends: those of labels on the other side than those of detections."""
     halo = [withStroke(linewidth=2.2, foreground=BACKGROUND)]
     for box, outline, text, color in zip(marks.boxes, _footprints(marks.boxes), marks.texts, marks.colors, strict=True):
         if not (text and view.x_min <= box[0] <= view.x_max and view.y_min <= box[1] <= view.y_max):
             continue
-        place = (outline[:, 0].min(), outline[:, 1].max())
+        place = (outline[:, 0].max() if left else outline[:, 0].min(), outline[:, 1].max())
+        shift, side = ((-3, -4), "right") if left else ((3, -4), "left")
         axes.annotate(
-            text, place, xytext=(3, -4), textcoords="offset points", fontsize=8.5, color=color,
+            text, place, xytext=shift, textcoords="offset points", fontsize=8.5, color=color, ha=side,
             path_effects=halo, annotation_clip=True, clip_on=True, zorder=5,
         )  # fmt: skip
 

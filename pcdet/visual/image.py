@@ -90,9 +90,9 @@ def draw_image_boxes(
             lines = project_edges(marks.boxes[index], calib)
             color = marks.colors[index]
             _draw_lines(axes, image, lines[:12] if dashed else lines, color, dashed)
-            texts.append((lines, marks.texts[index], color))
-    for lines, text, color in texts:
-        _write_beside(axes, image, lines, text, color)
+            texts.append((lines, marks.texts[index], color, dashed))
+    for lines, text, color, below in texts:
+        _write_beside(axes, image, lines, text, color, below)
     if legend:
         _draw_legend(axes, legend, columns)
     return save_png(axes.figure, path)
@@ -152,13 +152,14 @@ def _draw_lines(axes: Axes, image: np.ndarray, lines: np.ndarray, color: str, da
     axes.add_collection(LineCollection(lines, colors=color, linewidths=widths, linestyles=style), autolim=False)
 
 
-def _write_beside(axes: Axes, image: np.ndarray, lines: np.ndarray, text: str, color: str) -> None:
-    """Text over the highest visible point of a box; a box outside the image gets none."""
+def _write_beside(axes: Axes, image: np.ndarray, lines: np.ndarray, text: str, color: str, below: bool) -> None:
+    """Text over the highest point of a box, or under the lowest; a box outside the image gets none."""
     height, width = image.shape[:2]
     ends = lines.reshape(-1, 2)
     if not text or not len(ends) or (ends.max(axis=0) < 0).any() or (ends.min(axis=0) > (width, height)).any():
         return
     left = np.clip(ends[:, 0].min(), 3, max(3, width - 60))
-    top = np.clip(ends[:, 1].min() - 4, 14, max(14, height - 3))
+    base = ends[:, 1].max() + 11 if below else ends[:, 1].min() - 4
+    base = np.clip(base, 14, max(14, height - 3))
     halo = [withStroke(linewidth=2.2, foreground="#000000")]
-    axes.text(left, top, text, fontsize=8.5, color=color, path_effects=halo, clip_on=True)
+    axes.text(left, base, text, fontsize=8.5, color=color, path_effects=halo, clip_on=True)
