@@ -30,6 +30,7 @@ from pcdet.utils.files import atomic_open, write_json
 ARCHITECTURES = (70, 80, 90, 100)
 MARKS = "<!-- check_kernels.py --docs writes this table -->", "<!-- end of the table -->"
 TYPES = {
+    torch.float64: "fp64",
     torch.float32: "fp32",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
