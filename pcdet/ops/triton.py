@@ -65,8 +65,13 @@ def recording() -> Iterator[list[Launch]]:
 
 
 def size_on_host(size: Tensor) -> int:
-    """A size that the host needs in order to allocate: the only place where an operator waits for the GPU."""
+    """A size that the host needs in order to allocate: here and below alone an operator waits for the GPU."""
     return SIZE_IN_RECORDS if _records is not None else int(size)
+
+
+def sizes_on_host(sizes: Tensor) -> list[int]:
+    """As :func:`size_on_host` for several sizes (K,), which the host waits for only once."""
+    return [SIZE_IN_RECORDS] * len(sizes) if _records is not None else sizes.tolist()
 
 
 def block_of(size: int, least: int, most: int) -> int:

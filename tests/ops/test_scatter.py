@@ -42,7 +42,7 @@ def test_the_first_of_equal_values_gets_the_gradient(module):
     rows, start = module.rows_by_segment(SEGMENT, 3)
     _, source = module.pool_max(ROWS, rows, start)
     assert source.tolist() == [[2, 2], [-1, -1], [1, 0]]
-    grad = module.pool_max_backward(torch.tensor([[1.0, 2], [3, 4], [5, 6]]), source, 4)
+    grad = module.pool_max_backward(torch.tensor([[1.0, 2], [3, 4], [5, 6]]), source, rows, start, 4)
     assert grad.tolist() == [[0, 6], [5, 0], [1, 2], [0, 0]]
 
 
@@ -65,7 +65,7 @@ def test_kernel_reference_and_definition_agree_on_groups_that_share_rows(method,
     if method == "max":
         source = reference.pool_max(features, rows, start)[1]
         assert torch.equal(cpu.pool_max(features, rows, start)[1], source)
-        grads = [module.pool_max_backward(grad, source, 200) for module in (cpu, reference)]
+        grads = [module.pool_max_backward(grad, source, rows, start, 200) for module in (cpu, reference)]
     else:
         grads = [module.pool_mean_backward(grad, rows, start, 200) for module in (cpu, reference)]
     assert torch.allclose(*grads, rtol=0, atol=1e-4) and grads[0].abs().sum() > 0

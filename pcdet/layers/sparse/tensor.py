@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pcdet.layers.sparse.rulebook import Rulebook
 from pcdet.layers.sparse.sites import Sites
+from pcdet.ops.row_grid import rows_to_grid
 
 
 class SparseConvTensor:
@@ -65,22 +63,5 @@ class SparseConvTensor:
         """The grid with zeros at inactive sites. (B, C, (Z,) Y, X)"""
         cells = math.prod(self.spatial_shape)
         scene, cell = self.indices[:, 0].long(), self.sites.keys % cells  # (N,) each
-        grid = _Scatter.apply(self.features, scene, cell, (self.batch_size, self.features.shape[1], cells))
+        grid = rows_to_grid(self.features, scene, cell, self.batch_size, cells)
         return grid.view(*grid.shape[:2], *self.spatial_shape)
-
-
-class _Scatter(torch.autograd.Function):
-    """Rows into a grid of zeros; its gradient is a gather, without the copies of the grid that autograd would make."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, scene: Tensor, cell: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        ctx.save_for_backward(scene, cell)
-        grid = features.new_zeros(shape)  # (B, C, cells)
-        grid[scene, :, cell] = features
-        return grid
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        scene, cell = ctx.saved_tensors
-        return grad[scene, :, cell], None, None, None

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from pcdet.models.registry import MAPS_TO_BEV
+from pcdet.ops.row_grid import rows_to_grid
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -96,6 +97,4 @@ def scatter_rows(
     """Rows into a grid that is zero elsewhere. -> (B, C, Z * Y * X)"""
     nx, ny, nz = grid
     scene, z, y, x = coords.long().unbind(1)
-    image = features.new_zeros(batch_size, features.shape[1], nz * ny * nx)
-    image[scene, :, (z * ny + y) * nx + x] = features
-    return image
+    return rows_to_grid(features, scene, (z * ny + y) * nx + x, batch_size, nz * ny * nx)

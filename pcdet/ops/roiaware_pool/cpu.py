@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from pcdet.ops.bev_grid import bev_grid
 from pcdet.ops.compile import Kernel, device_function
 from pcdet.ops.points_in_boxes.reference import box_table
+from pcdet.ops.roiaware_pool import reference
 from pcdet.ops.roiaware_pool.reference import MARGIN, cell_table
 from pcdet.ops.threads import parallel_for
 
@@ -176,3 +178,6 @@ def _assign_scene(rois: Tensor, points: Tensor, out_size: Sequence[int], kept: i
     parallel_for(_sort_by_cell, len(rois), rows, starts, counts, cloud, table, *options, out, flat, chunk=BOXES)
     stays = flat >= 0
     return out[stays].astype(np.int64), flat[stays].astype(np.int64)
+
+
+filled_cells = partial(reference.filled_cells, assign=assign)

@@ -38,7 +38,8 @@ def roi_cells(
     each. A cell keeps its first ``max_points`` - 1 points, as in the original, which stores the count in the place of
     one. Without counts all points and boxes are of one scene. Arithmetic is float64. No gradient flows.
 
-    Raises ``ValueError`` for other shapes, two devices, sizes below 1 and counts that do not add up.
+    Raises ``ValueError`` for other shapes, two devices, sizes below 1 and, where they are on the CPU, counts that do
+    not add up.
     """
     size = [out_size] * 3 if isinstance(out_size, int) else list(out_size)
     require_boxes("rois", rois)
@@ -52,16 +53,16 @@ def roi_cells(
     require_same_device(rois=rois, points=points, roi_counts=roi_counts, point_counts=point_counts)
     if len(roi_counts) != len(point_counts):
         raise ValueError(f"roi_counts name {len(roi_counts)} scenes but point_counts {len(point_counts)}")
-    point, cell = _assign(rois.detach(), points.detach(), roi_counts, point_counts, size, max_points - 1)
-    filled, held = torch.unique_consecutive(cell, return_counts=True)  # (S,)
-    start = torch.cat([held.new_zeros(1), held.cumsum(0)])
+    scenes = (roi_counts, point_counts)
+    point, start, filled = _filled_cells(rois.detach(), points.detach(), *scenes, size, max_points - 1)
     return RoiCells(point, start, torch.stack(torch.unravel_index(filled, (len(rois), *size)), dim=1))
 
 
 def _counts(name: str, counts: Tensor | None, rows: Tensor) -> Tensor:
     if counts is None:
         return torch.full((1,), len(rows), dtype=torch.int64, device=rows.device)
-    if not torch.compiler.is_compiling() and int(counts.sum()) != len(rows):
+    readable = counts.device.type == "cpu" and not torch.compiler.is_compiling()  # else the host would wait
+    if readable and int(counts.sum()) != len(rows):
         raise ValueError(f"{name} add up to {int(counts.sum())}, but there are {len(rows)} rows")
     return counts.long()
 
@@ -102,15 +103,15 @@ def dense_roi_cells(
     return dense.view(num_rois, x, y, z, pooled.shape[1])
 
 
-@library.custom_op("pcdet::roiaware_assign", mutates_args=())
-def _assign(
+@library.custom_op("pcdet::roiaware_cells", mutates_args=())
+def _filled_cells(
     rois: Tensor, points: Tensor, roi_counts: Tensor, point_counts: Tensor, out_size: Sequence[int], kept: int
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     implementation = backend("roiaware_pool", points.device.type)
-    return implementation.assign(rois, points, roi_counts.tolist(), point_counts.tolist(), out_size, kept)
+    return implementation.filled_cells(rois, points, roi_counts, point_counts, out_size, kept)
 
 
-@_assign.register_fake
+@_filled_cells.register_fake
 def _(rois, points, roi_counts, point_counts, out_size, kept):
-    point = roi_counts.new_empty(library.get_ctx().new_dynamic_size())
-    return point, torch.empty_like(point)
+    held, filled = (library.get_ctx().new_dynamic_size() for _ in range(2))
+    return tuple(roi_counts.new_empty(size) for size in (held, filled + 1, filled))

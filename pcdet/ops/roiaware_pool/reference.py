@@ -1,7 +1,7 @@
 """Points of the cells of boxes in plain torch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,6 +32,21 @@ def assign(
     place = torch.arange(len(cell), device=cell.device)
     is_kept = place - torch.searchsorted(cell, cell) < kept  # searchsorted: where the cell begins
     return point[is_kept], cell[is_kept]
+
+
+def filled_cells(
+    rois: Tensor,
+    points: Tensor,
+    roi_counts: Tensor,  # (B,)
+    point_counts: Tensor,  # (B,)
+    out_size: Sequence[int],
+    kept: int,
+    assign: Callable[..., tuple[Tensor, Tensor]] = assign,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """-> points (K,) cell after cell, where those of each cell begin (S + 1,), flat cells (S,) ascending; int64."""
+    point, cell = assign(rois, points, roi_counts.tolist(), point_counts.tolist(), out_size, kept)
+    filled, held = torch.unique_consecutive(cell, return_counts=True)  # (S,)
+    return point, torch.cat([held.new_zeros(1), held.cumsum(0)]), filled
 
 
 def cell_table(rois: Tensor, out_size: Sequence[int]) -> Tensor:

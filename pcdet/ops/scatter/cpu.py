@@ -106,7 +106,7 @@ def pool_mean(features: Tensor, rows: Tensor, start: Tensor) -> Tensor:
     return pooled
 
 
-def pool_max_backward(grad: Tensor, source: Tensor, num_rows: int) -> Tensor:
+def pool_max_backward(grad: Tensor, source: Tensor, _rows: Tensor, _start: Tensor, num_rows: int) -> Tensor:
     out = grad.new_zeros(num_rows, grad.shape[1])
     parallel_for(_max_to_rows, grad.shape[1], *_arrays(grad, source, out), chunk=CHANNELS)
     return out

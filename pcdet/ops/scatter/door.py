@@ -126,12 +126,12 @@ def _(features: Tensor, rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @library.custom_op("pcdet::pool_rows_max_backward", mutates_args=())
-def _pool_max_backward(grad: Tensor, source: Tensor, num_rows: int) -> Tensor:
-    return backend("scatter", grad.device.type).pool_max_backward(grad, source, num_rows)
+def _pool_max_backward(grad: Tensor, source: Tensor, rows: Tensor, start: Tensor, num_rows: int) -> Tensor:
+    return backend("scatter", grad.device.type).pool_max_backward(grad, source, rows, start, num_rows)
 
 
 @_pool_max_backward.register_fake
-def _(grad: Tensor, source: Tensor, num_rows: int) -> Tensor:
+def _(grad: Tensor, source: Tensor, rows: Tensor, start: Tensor, num_rows: int) -> Tensor:
     return grad.new_empty(num_rows, grad.shape[1])
 
 
@@ -157,7 +157,7 @@ def _(grad: Tensor, rows: Tensor, start: Tensor, num_rows: int) -> Tensor:
 
 def _keep_for_max(ctx, inputs, output) -> None:
     ctx.num_rows = inputs[0].shape[0]
-    ctx.save_for_backward(output[1])
+    ctx.save_for_backward(output[1], *inputs[1:])
 
 
 def _grad_of_max(ctx, grad: Tensor, _source: Tensor) -> tuple[Tensor, None, None]:

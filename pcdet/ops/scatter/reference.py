@@ -29,8 +29,8 @@ def pool_max(features: Tensor, rows: Tensor, start: Tensor) -> tuple[Tensor, Ten
     return pooled, torch.cat([rows, rows.new_full((1,), -1)])[first].int()
 
 
-def pool_max_backward(grad: Tensor, source: Tensor, num_rows: int) -> Tensor:
-    """(S, C) -> (N, C)."""
+def pool_max_backward(grad: Tensor, source: Tensor, _rows: Tensor, _start: Tensor, num_rows: int) -> Tensor:
+    """(S, C) -> (N, C). ``source`` says it all; only the GPU's kernel walks from the rows to their groups."""
     spare = torch.where(source >= 0, source, num_rows).long()  # the last row collects what belongs to nobody
     return grad.new_zeros(num_rows + 1, grad.shape[1]).scatter_add_(0, spare, grad)[:num_rows]
 
