@@ -14,6 +14,7 @@ from pcdet.layers.sparse import (
     SparseSequential,
     SubMConv2d,
     SubMConv3d,
+    device,
     reference,
     rulebook,
 )
@@ -186,11 +187,12 @@ def loss_and_gradients(net: nn.Module, x: SparseConvTensor) -> list[Tensor]:
     return [features, *torch.autograd.grad(features.square().sum(), list(net.parameters()))]
 
 
-def test_the_plain_torch_backend_gives_the_same_network(monkeypatch):
+@pytest.mark.parametrize("other", [reference, device])
+def test_the_plain_torch_backends_give_the_same_network(monkeypatch, other):
     net = network()
     expected = loss_and_gradients(net, random_tensor(3, 3))
     for module in (rulebook, convolve_module):
-        monkeypatch.setattr(module, "backend", lambda tensor: reference)
+        monkeypatch.setattr(module, "backend", lambda tensor: other)
     torch.testing.assert_close(loss_and_gradients(net, random_tensor(3, 3)), expected)
 
 

@@ -87,18 +87,65 @@ def test_a_library_gets_our_parameters_and_its_memory_back(monkeypatch):
     assert list(net.state_dict()) == names, "the library's twins must not appear among the parameters"
 
 
-def test_without_a_library_a_hint_says_what_to_install(monkeypatch, caplog):
-    library.gpu_library.cache_clear()
-    monkeypatch.setattr(importlib, "import_module", _refuse)
-    with caplog.at_level("WARNING"):
-        monkeypatch.setattr(library.get_logger(), "propagate", True)
-        assert library.gpu_library() is None
-    library.gpu_library.cache_clear()
-    assert "pcdet[gpu]" in caplog.text
+@pytest.fixture
+def choice(monkeypatch, caplog):
+    """``choice(*installed)`` -> the library chosen where these are installed, and what the log says."""
+    monkeypatch.setattr(library.get_logger(), "propagate", True)
+    monkeypatch.delenv("PCDET_SPARSE", raising=False)
+    caplog.set_level("INFO")
+
+    def choose(*installed: str) -> tuple[object, str]:
+        library._choose.cache_clear()
+        caplog.clear()
+        monkeypatch.setattr(library, "_load", lambda name: name if name in installed else None)
+        return library.gpu_library(), caplog.text
+
+    yield choose
+    library._choose.cache_clear()
 
 
-def _refuse(name: str) -> None:
-    raise ImportError(name)
+def test_without_a_library_a_hint_says_what_to_install(choice):
+    chosen, log = choice()
+    assert chosen is None and "WARNING" in log and "pcdet[gpu]" in log
+
+
+def test_the_log_says_which_library_runs_and_why(choice):
+    chosen, log = choice("spconv", "spconv_triton")
+    assert chosen == "spconv" and "by spconv: its CUDA kernels are installed" in log and "WARNING" not in log
+    chosen, log = choice("spconv_triton")
+    assert chosen == "spconv_triton" and "by spconv-triton: it is installed, and spconv is not" in log
+
+
+def test_where_the_same_bits_are_asked_for_spconv_is_passed_over(choice):
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert choice("spconv", "spconv_triton")[0] == "spconv_triton"
+        chosen, log = choice("spconv")
+        assert chosen is None and "use_deterministic_algorithms" in log
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_environment_overrules_the_choice(choice, monkeypatch):
+    monkeypatch.setenv("PCDET_SPARSE", "own")
+    chosen, log = choice("spconv")
+    assert chosen is None and "PCDET_SPARSE says so" in log
+    monkeypatch.setenv("PCDET_SPARSE", "spconv_triton")
+    with pytest.raises(ValueError, match="no build for a GPU here"):
+        choice("spconv")
+    monkeypatch.setenv("PCDET_SPARSE", "minkowski")
+    with pytest.raises(ValueError, match="it may be one of spconv, spconv_triton, own"):
+        choice("spconv")
+
+
+def test_a_library_without_its_gpu_part_does_not_count(monkeypatch):
+    def load(name: str) -> object:
+        if name.startswith("spconv_triton"):
+            raise ImportError(name)
+        return types.SimpleNamespace(CPU_ONLY_BUILD=True)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    assert library._load("spconv") is None and library._load("spconv_triton") is None
 
 
 def test_spconv_on_one_thread_agrees(monkeypatch):

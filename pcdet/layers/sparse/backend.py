@@ -2,7 +2,7 @@
 
 On a GPU an installed library runs the whole layer (``library.py``). Otherwise the steps of a layer come from a module
 with the functions ``output_sites, neighbour_table, reverse_table, product, product_gradient``: the compiled kernels on
-a CPU, plain torch elsewhere.
+a CPU, torch's sorts and matrix products elsewhere. ``reference.py`` has them in plain torch, for tests.
 """
 
 import importlib
@@ -13,5 +13,5 @@ from torch import Tensor
 
 def backend(tensor: Tensor) -> ModuleType:
     """The module that serves the device of ``tensor``, imported when first needed: ``cpu`` imports numba."""
-    name = "cpu" if tensor.device.type == "cpu" else "reference"
+    name = "cpu" if tensor.device.type == "cpu" else "device"
     return importlib.import_module(f"pcdet.layers.sparse.{name}")

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from pcdet.layers.sparse.sites import Sites
@@ -21,24 +22,60 @@ HINT = (
     "or 'pcdet[gpu]' for spconv-triton"
 )
 
+LIBRARIES, OWN = ("spconv", "spconv_triton"), "own"
+NAMES = {"spconv": "spconv", "spconv_triton": "spconv-triton", OWN: "the layers of this package, in torch"}
+REASONS = {
+    "spconv": "its CUDA kernels are installed",
+    "spconv_triton": "it is installed, and spconv is not",
+    OWN: "no library for it is installed",
+}
+
 _twins: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 
 
-@lru_cache(maxsize=1)
 def gpu_library() -> ModuleType | None:
-    """``spconv.pytorch`` if its CUDA build is installed, else ``spconv_triton.pytorch``, else ``None`` and a hint."""
+    """The library that convolves on a GPU, or ``None`` for our own layers; the log says which, and what else there is.
+
+    spconv's CUDA build if it is installed, else spconv-triton. Where ``torch.use_deterministic_algorithms`` asks for
+    the same bits on every run, spconv, whose authors promise none, is passed over. The environment variable
+    ``PCDET_SPARSE`` names one of ``spconv``, ``spconv_triton`` and ``own`` to overrule this, as for a comparison.
+
+    Raises ``ValueError`` for another name, or one that is not installed.
+    """
+    return _choose(torch.are_deterministic_algorithms_enabled(), os.environ.get("PCDET_SPARSE", ""))
+
+
+@lru_cache(maxsize=8)
+def _choose(deterministic: bool, wanted: str) -> ModuleType | None:
+    if wanted and wanted not in (*LIBRARIES, OWN):
+        raise ValueError(f"PCDET_SPARSE is '{wanted}'; it may be one of {', '.join((*LIBRARIES, OWN))}")
+    present = {name: module for name in LIBRARIES if (module := _load(name)) is not None}
+    if wanted in LIBRARIES and wanted not in present:
+        raise ValueError(f"PCDET_SPARSE is '{wanted}', but that has no build for a GPU here: {HINT}")
+    allowed = [name for name in present if not (deterministic and name == "spconv")]
+    name = wanted or (allowed or [OWN])[0]
+    reason = "PCDET_SPARSE says so" if wanted else REASONS[name]
+    if not wanted and name != "spconv" and "spconv" in present:
+        reason = "it gives the same bits on every run, which torch.use_deterministic_algorithms asks for"
+    message = f"sparse convolutions on this GPU are computed by {NAMES[name]}: {reason}"
+    if name == OWN and not present:
+        get_logger().warning("%s; faster: %s", message, HINT)
+    else:
+        get_logger().info("%s", message)
+    return present.get(name)
+
+
+def _load(name: str) -> ModuleType | None:
+    """``spconv.pytorch`` if it has its CUDA part, or ``spconv_triton.pytorch``; ``None`` where it is not installed."""
     # Without this spconv's strided layers leave their sites in the order of a hash table, not of (b, z, y, x).
     os.environ.setdefault("SPCONV_USE_DIRECT_TABLE", "False")
-    for name in ("spconv", "spconv_triton"):
-        try:
-            module = importlib.import_module(f"{name}.pytorch")
-            if name == "spconv" and importlib.import_module("spconv.cppconstants").CPU_ONLY_BUILD:
-                continue
-        except ImportError:
-            continue
-        return module
-    get_logger().warning("sparse convolutions run in plain torch on this GPU, which is slow; faster: %s", HINT)
-    return None
+    try:
+        module = importlib.import_module(f"{name}.pytorch")
+        if name == "spconv" and importlib.import_module("spconv.cppconstants").CPU_ONLY_BUILD:
+            return None
+    except ImportError:
+        return None
+    return module
 
 
 def convolve(peer: ModuleType, layer: "SparseConvolution", x: SparseConvTensor) -> SparseConvTensor:

@@ -1,4 +1,4 @@
-"""Sparse convolution in plain torch, on any device: the readable twin of the CPU kernels, and the fallback on a GPU."""
+"""Sparse convolution in plain torch: the readable twin of the CPU kernels and of ``device.py``, for tests."""
 
 from typing import TYPE_CHECKING
 

@@ -28,7 +28,9 @@ class Sites:
         """Sites from data that nobody has looked at yet.
 
         Raises ``ValueError`` that names the row where an index lies outside the grid or repeats an earlier one, and
-        where the shapes or types do not fit. int64 indices are accepted and stored as int32.
+        where the shapes or types do not fit. int64 indices are accepted and stored as int32. On a GPU the rows are
+        checked there without waiting: a bad one ends in a device-side assertion (``RuntimeError``) at a later step,
+        which the same batch on the CPU turns into the error that names the row.
         """
         ndim = len(spatial_shape)
         if ndim not in AXES or min(spatial_shape) < 1 or batch_size < 0:
@@ -41,9 +43,12 @@ class Sites:
             )
         if indices.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"indices must be int32 or int64, not {indices.dtype}")
-        _require_inside(indices, spatial_shape, batch_size)
         sites = cls(indices.to(torch.int32).contiguous(), spatial_shape, batch_size)
-        _require_distinct(sites)
+        if indices.device.type == "cpu":
+            _require_inside(indices, spatial_shape, batch_size)
+            _require_distinct(sites)
+        else:
+            _assert_on_device(sites)
         return sites
 
     def __len__(self) -> int:
@@ -64,7 +69,8 @@ class Sites:
     @cached_property
     def ordered(self) -> tuple[Tensor, Tensor]:
         """The keys in ascending order, (N,) int64, and the row of each, (N,) int64."""
-        if len(self) and bool((self.keys[1:] > self.keys[:-1]).all()):
+        readable = self.keys.device.type == "cpu"  # on a GPU a sort is faster than an answer for the host
+        if readable and len(self) and bool((self.keys[1:] > self.keys[:-1]).all()):
             return self.keys, torch.arange(len(self), device=self.keys.device)
         return torch.sort(self.keys, stable=True)
 
@@ -105,6 +111,15 @@ class Geometry:
                 f"a kernel of {self.kernel} with padding {self.padding} does not fit a grid {spatial_shape}"
             )
         return shape
+
+
+def _assert_on_device(sites: Sites) -> None:
+    """What the two functions below require, without the host reading anything."""
+    for column, limit in enumerate((sites.batch_size, *sites.spatial_shape)):
+        index = sites.indices[:, column]
+        torch._assert_async(((index >= 0) & (index < limit)).all(), "a sparse tensor has indices outside its grid")
+    keys = sites.ordered[0]
+    torch._assert_async((keys[1:] != keys[:-1]).all(), "a sparse tensor has the same site twice")
 
 
 def _require_inside(indices: Tensor, spatial_shape: tuple[int, ...], batch_size: int) -> None:
