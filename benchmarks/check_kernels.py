@@ -72,15 +72,19 @@ class Specialisation(NamedTuple):
 
 
 def specialise(launch: Any) -> Specialisation:
-    """What Triton would compile for a launch: 1 and None become constants, multiples of 16 are marked."""
+    """What Triton would compile for a launch: 1 and None become constants, multiples of 16 are marked.
+
+    Not so for arguments that the kernel lists under ``do_not_specialize``.
+    """
     names = launch.kernel.arg_names
+    plain = {parameter.name for parameter in launch.kernel.params if parameter.do_not_specialize}
     signature, constants, aligned = {}, dict(launch.constants), []
     for place, (name, value) in enumerate(zip(names, launch.arguments, strict=False)):
         if isinstance(value, torch.Tensor):
             signature[name] = "*" + TYPES[value.dtype]
             if value.data_ptr() % 16 == 0:
                 aligned.append(place)
-        elif value is None or (type(value) is int and value == 1):
+        elif value is None or (type(value) is int and value == 1 and name not in plain):
             constants[name] = value
         elif isinstance(value, bool):
             signature[name] = "u1"
@@ -88,7 +92,7 @@ def specialise(launch: Any) -> Specialisation:
             signature[name] = "fp32"
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and name not in plain:
                 aligned.append(place)
     signature |= dict.fromkeys(constants, "constexpr")
     missing = [name for name in names if name not in signature]

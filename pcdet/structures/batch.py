@@ -33,3 +33,11 @@ Batch = dict[str, Any]
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
     """A new batch whose tensors lie on ``device``; everything else is passed on as it is."""
     return {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
+
+
+def scene_counts(scene: Tensor, batch_size: int) -> Tensor:
+    """Rows of each scene, from the rows' scenes (N,) in any dtype. -> (B,) int64
+
+    Rows of a scene that the batch does not have count nowhere. ``torch.bincount`` would make the host wait for a GPU.
+    """
+    return (torch.arange(batch_size, device=scene.device).unsqueeze(1) == scene).sum(dim=1)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
-import torch
 from torch import Tensor, nn
 
 from pcdet.layers.msg_set_abstraction import FeaturePropagation, MSGSetAbstraction
 from pcdet.models.registry import BACKBONES_3D
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 LEVEL_KEYS = ("NPOINTS", "RADIUS", "NSAMPLE", "MLPS")
@@ -62,7 +62,7 @@ class PointNet2MSG(nn.Module):
         points: Tensor,  # (N, 1 + 3 + C) scene, x, y, z, ...
         batch_size: int,
     ) -> PointBackboneFeatures:
-        counts = torch.bincount(points[:, 0].long(), minlength=batch_size)  # (B,)
+        counts = scene_counts(points[:, 0], batch_size)  # (B,)
         _require_equal(counts)
         xyz, sizes = [points[:, 1:4].contiguous()], [counts]
         features = [points[:, 4:] if points.shape[1] > 4 else None]

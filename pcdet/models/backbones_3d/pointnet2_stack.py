@@ -1,6 +1,5 @@
 """PointNet++ with multi-scale grouping (Qi et al. 2017) over scenes of any size."""
 
-import torch
 from torch import Tensor, nn
 
 from pcdet.layers.msg_set_abstraction import MSGSetAbstraction
@@ -13,6 +12,7 @@ from pcdet.models.backbones_3d.pointnet2_msg import (
     require_levels,
 )
 from pcdet.models.registry import BACKBONES_3D
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -49,7 +49,7 @@ class PointNet2Backbone(nn.Module):
         points: Tensor,  # (N, 1 + 3 + C) scene, x, y, z, ...
         batch_size: int,
     ) -> PointBackboneFeatures:
-        counts = torch.bincount(points[:, 0].long(), minlength=batch_size)  # (B,)
+        counts = scene_counts(points[:, 0], batch_size)  # (B,)
         xyz, sizes, features = [points[:, 1:4].contiguous()], [counts], [points[:, 1:]]
         values = points[:, 4:] if points.shape[1] > 4 else None
         for level, wanted in zip(self.SA_modules, self.npoints, strict=True):

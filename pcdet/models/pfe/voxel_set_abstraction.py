@@ -13,6 +13,7 @@ from pcdet.models.pfe.keypoints import furthest_keypoints, near_proposals, propo
 from pcdet.models.pfe.local_aggregation import LocalAggregation, build_local_aggregation
 from pcdet.models.registry import PFES
 from pcdet.models.voxel_centres import voxel_centres
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -172,11 +173,6 @@ class VoxelSetAbstraction(nn.Module):
             rois = _required(rois, f"SA_LAYER.{name}.FILTER_NEIGHBOR_WITH_ROI")
             source = _near_rois(source, rois, config["RADIUS_OF_NEIGHBOR_WITH_ROI"])
         return layer(source.xyz, source.counts, keypoints.xyz, keypoints.counts, source.features)
-
-
-def scene_counts(scene: Tensor, batch_size: int) -> Tensor:
-    """Rows of each scene, from the rows' scenes (N,) in any dtype. -> (B,) int64"""
-    return torch.bincount(scene.long(), minlength=batch_size)
 
 
 def _near_rois(source: Stack, rois: Tensor, margin: float) -> Stack:

@@ -13,6 +13,7 @@ from pcdet.models.registry import ROI_HEADS
 from pcdet.models.roi_heads.base import RoiHead, RoiLossConfig
 from pcdet.models.roi_heads.proposals import ProposalNms
 from pcdet.ops.roiaware_pool import roi_cells
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 FEWEST_CELLS = 3  # below, a batch's proposals are empty: nothing is to be learned from them
@@ -128,7 +129,7 @@ class PartA2FCHead(RoiHead):
         point_part_offset: Tensor | None,
     ) -> Cells:
         scenes, rows = rois.shape[:2]
-        counts = torch.bincount(point_coords[:, 0].long(), minlength=scenes)  # (B,)
+        counts = scene_counts(point_coords[:, 0], scenes)  # (B,)
         xyz, boxes = point_coords[:, 1:4], rois.reshape(-1, rois.shape[-1])[:, :7]
         cells = roi_cells(boxes, xyz, self.pool_size, self.max_points, torch.full_like(counts, rows), counts)
         scores = point_cls_scores.detach().float().unsqueeze(1)  # (N, 1)

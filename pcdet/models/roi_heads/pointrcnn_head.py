@@ -16,6 +16,7 @@ from pcdet.models.registry import ROI_HEADS
 from pcdet.models.roi_heads.base import RoiHead, RoiLossConfig, RoiPreds
 from pcdet.models.roi_heads.proposals import ProposalNms
 from pcdet.ops.roipoint_pool import roipoint_query
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 PREFIX = 5  # columns of a pooled point before its feature: x y z, score, depth
@@ -118,7 +119,7 @@ class PointRCNNHead(RoiHead):
         Rows (D, 5 + C) are x y z, score, depth, feature; the numbers (B * R,) are at least 1, because a proposal
         without points has one of zeros.
         """
-        sizes = torch.bincount(coords[:, 0].long(), minlength=len(rois))  # (B,)
+        sizes = scene_counts(coords[:, 0], len(rois))  # (B,)
         clouds = _by_scene(coords[:, 1:4], sizes.tolist())  # (B, n, 3)
         index, empty = roipoint_query(
             clouds, rois, self.pool["POOL_EXTRA_WIDTH"], self.pool["NUM_SAMPLED_POINTS"]

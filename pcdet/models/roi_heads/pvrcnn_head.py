@@ -11,6 +11,7 @@ from pcdet.models.registry import ROI_HEADS
 from pcdet.models.roi_heads.base import RoiHead, RoiLossConfig, RoiPreds, RoiTargetConfig
 from pcdet.models.roi_heads.grid_points import roi_grid_points
 from pcdet.models.roi_heads.proposals import ProposalNms
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -76,7 +77,7 @@ class PVRCNNHead(RoiHead):
     def _pool(self, rois: Tensor, point_coords: Tensor, features: Tensor) -> Tensor:
         scenes, rows = rois.shape[:2]
         centres = roi_grid_points(rois.detach().flatten(0, 1), self.grid_size).flatten(0, 1)
-        counts = torch.bincount(point_coords[:, 0].long(), minlength=scenes)  # (B,)
+        counts = scene_counts(point_coords[:, 0], scenes)  # (B,)
         centre_counts = torch.full_like(counts, rows * self.grid_size**3)
         xyz = point_coords[:, 1:4].contiguous()
         pooled = self.roi_grid_pool_layer(xyz, counts, centres, centre_counts, features)  # (B * R * G^3, C)

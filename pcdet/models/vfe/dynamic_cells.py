@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pcdet.layers.row_norm import RowNorm
-from pcdet.ops.scatter import pool_rows, rows_by_segment
+from pcdet.ops.dynamic_voxels import dynamic_voxels
+from pcdet.ops.scatter import pool_rows
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -40,22 +41,12 @@ def cells_of(points: Tensor, info: DatasetInfo, axes: int) -> PointCells:
     Points outside the grid along these axes are left out. The arithmetic is float32, as in the published code, so that
     points on a border fall on the same side of it.
     """
-    low = points.new_tensor(info.point_cloud_range[:axes])
-    grid = torch.tensor(info.grid_size[:axes], device=points.device)
-    places = ((points[:, 1 : 1 + axes] - low) / points.new_tensor(info.voxel_size[:axes])).floor().long()  # (N, D)
-    inside = ((places >= 0) & (places < grid)).all(dim=1)
-    points, places = points[inside], places[inside]
-    number = points[:, 0].long()
-    for axis in range(axes):
-        number = number * info.grid_size[axis] + places[:, axis]
-    occupied, cell = torch.unique(number, return_inverse=True)  # (V,), (N',)
-    rows, start = rows_by_segment(cell, len(occupied))
-    columns = []
-    for size in reversed(info.grid_size[:axes]):
-        columns.append(occupied % size)
-        occupied = occupied // size
-    coords = torch.stack([occupied, *columns], dim=1).int()  # (V, 1 + D)
-    return PointCells(points, places, cell, coords, rows, start)
+    low, size, grid = (part[:axes] for part in (info.point_cloud_range, info.voxel_size, info.grid_size))
+    found = dynamic_voxels(points, [float(v) for v in low], [float(v) for v in size], [int(v) for v in grid])
+    scene, *places = found.coords.unbind(dim=1)
+    coords = torch.stack([scene, *reversed(places)], dim=1).int()  # (V, 1 + D)
+    inside = points.index_select(0, found.kept)
+    return PointCells(inside, found.coords[:, 1:][found.cell], found.cell, coords, found.rows, found.start)
 
 
 class CellFeatureLayer(nn.Module):

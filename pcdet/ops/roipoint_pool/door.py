@@ -55,7 +55,8 @@ def roipoint_query(
     if len(width) != 3 or num_samples < 1:
         raise ValueError(f"extra_width ({extra_width}) must be 1 or 3 numbers, num_samples ({num_samples}) at least 1")
     grown = boxes[..., :7].detach().clone()
-    grown[..., 3:6] += grown.new_tensor(width)
+    for axis, metres in enumerate(width):  # number by number: to copy a list to a GPU makes the host wait
+        grown[..., 3 + axis] += metres
     return _query(points.detach(), grown, num_samples)
 
 
