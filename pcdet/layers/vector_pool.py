@@ -141,8 +141,9 @@ class VectorPoolAggregationModule(nn.Module):
         )  # (M, T, 3) each
         known = index[..., 0] >= 0  # (M, T)
         occupied = known.any(dim=1)  # (M,)
-        grid, index, known = grid[occupied], index[occupied].clamp(min=0), known[occupied]
-        weight = 1 / (distance[occupied] + EPSILON)  # (K, T, 3)
+        filled = occupied.nonzero()[:, 0]  # (K,)
+        grid, index, known = grid[filled], index[filled].clamp(min=0), known[filled]
+        weight = 1 / (distance[filled] + EPSILON)  # (K, T, 3)
         weight = weight / weight.sum(dim=-1, keepdim=True).clamp(min=EPSILON)
         mixed = three_interpolate(features, index.view(-1, 3), weight.view(-1, 3))  # (K * T, C)
         mixed = mixed.view(*known.shape, self.reduced)  # (K, T, C)

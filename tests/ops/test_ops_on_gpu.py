@@ -5,6 +5,7 @@ import torch
 from ops_cases import lattice, lidar_cloud, random_boxes
 
 from pcdet.ops.ball_query import ball_query, ball_query_stack
+from pcdet.ops.dynamic_voxels import dynamic_voxels
 from pcdet.ops.furthest_point_sampling import (
     furthest_point_sample,
     furthest_point_sample_stack,
@@ -16,6 +17,7 @@ from pcdet.ops.nms import nms_bev, nms_normal_bev
 from pcdet.ops.points_in_boxes import points_in_boxes_index, points_in_boxes_mask
 from pcdet.ops.roiaware_pool import roi_cells
 from pcdet.ops.roipoint_pool import roipoint_pool3d
+from pcdet.ops.row_grid import rows_to_grid
 from pcdet.ops.scatter import segment_max, segment_mean
 from pcdet.ops.three_nn import three_interpolate, three_nn_stack
 from pcdet.ops.vector_pool import local_three_nn, voxel_pool
@@ -59,6 +61,16 @@ CALLS = {
     "three_nn_stack": lambda d: three_nn_stack(CLOUD.to(d), COUNTS, CLOUD[:400].to(d), FEW.to(d)),
     "voxel_query": lambda d: voxel_query(
         VOXELS.to(d), VOXEL_CENTRES.to(d), (200, 200, 200), 1, CLOUD.to(d), CELLS.to(d), (1, 2, 2), 1.2, 8
+    ),
+    "dynamic_voxels": lambda d: dynamic_voxels(
+        torch.cat([torch.zeros(4000, 1), CLOUD], dim=1).to(d), [0.0, -40.0], [0.2, 0.2], [350, 400]
+    ),
+    "rows_to_grid": lambda d: rows_to_grid(
+        VOXEL_CENTRES.to(d),
+        VOXELS[:, 0].to(d),
+        (VOXELS[:, 2] * 200 + VOXELS[:, 3] + VOXELS[:, 1] * 40_000).to(d),
+        1,
+        8_000_000,
     ),
     "ball_query": lambda d: ball_query(CLOUDS.to(d), CLOUDS[:, :90].to(d), 1.5, 16),
 }

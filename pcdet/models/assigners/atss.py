@@ -58,7 +58,7 @@ def _owners(pairs: _Pairs, total: int, nobody: int) -> Tensor:
     best = pairs.overlap.new_zeros(total).scatter_reduce(0, pairs.anchors, pairs.overlap, "amax")
     on_top = pairs.overlap == best[pairs.anchors]
     owner = torch.full((total,), nobody, dtype=torch.int64, device=pairs.anchors.device)
-    owner.scatter_reduce_(0, pairs.anchors[on_top], pairs.boxes[on_top], "amin")
+    owner.scatter_reduce_(0, pairs.anchors, torch.where(on_top, pairs.boxes, nobody), "amin")
     return owner.scatter_reduce(0, pairs.anchors[pairs.forced], pairs.boxes[pairs.forced], "amax", include_self=False)
 
 
@@ -110,6 +110,6 @@ def _most_overlapping(found: OverlapPairs, num_boxes: int, num_anchors: int) -> 
     best = found.overlap.new_zeros(num_boxes).scatter_reduce(0, found.boxes, found.overlap, "amax")
     on_top = found.overlap == best[found.boxes]
     first = torch.full((num_boxes,), num_anchors, dtype=torch.int64, device=best.device)
-    first.scatter_reduce_(0, found.boxes[on_top], found.anchors[on_top], "amin")
+    first.scatter_reduce_(0, found.boxes, torch.where(on_top, found.anchors, num_anchors), "amin")
     hit = (first < num_anchors).nonzero()[:, 0]
     return hit, first[hit]

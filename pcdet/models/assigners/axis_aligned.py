@@ -60,12 +60,12 @@ def match_anchors(
     best = gt_boxes.new_zeros(total).scatter_reduce(0, pairs.anchors, pairs.overlap, "amax")
     on_top = pairs.overlap == best[pairs.anchors]
     owner = torch.full((total,), scenes * slots, dtype=torch.int64, device=gt_boxes.device)
-    owner = owner.scatter_reduce(0, pairs.anchors[on_top], pairs.boxes[on_top], "amin")
+    owner = owner.scatter_reduce(0, pairs.anchors, torch.where(on_top, pairs.boxes, scenes * slots), "amin")
 
     positives = pairs.anchors[pairs.wanted].unique()  # (P,)
     found = gt_boxes.reshape(-1, gt_boxes.shape[-1])[owner[positives]]  # (P, 8)
     labels = torch.zeros(total, dtype=torch.int32, device=gt_boxes.device)
-    labels[pairs.anchors[pairs.ignored]] = -1
+    labels = labels.scatter_reduce(0, pairs.anchors, -pairs.ignored.int(), "amin")
     labels[positives] = found[:, 7].int()
     return Matching(labels.view(scenes, -1), positives, found[:, :7])
 

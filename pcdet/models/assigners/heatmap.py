@@ -62,7 +62,7 @@ def peak_targets(
     boxes = gt_boxes.new_zeros(len(gt_boxes), slots, gt_boxes.shape[2])
     boxes[scene, slot] = torch.cat([found[:, :-1], classes.unsqueeze(1) + 1], dim=1)
 
-    real = (found[:, 3:6] > 0).all(dim=1)
+    real = (found[:, 3:6] > 0).all(dim=1).nonzero()[:, 0]
     scene, slot, classes, found = scene[real], slot[real], classes[real], found[real]
     last = found.new_tensor(grid.shape[::-1]) - 0.5  # x, y
     centre = torch.minimum(grid.to_cells(found[:, :2]).clamp(min=0), last)  # (n, 2)

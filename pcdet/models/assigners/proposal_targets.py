@@ -53,7 +53,6 @@ def assign_proposals(
     """Sample proposals of every scene and give each its targets. ``gt_boxes`` (B, M, 8) is padded with zero rows."""
     samples = []
     for roi, score, label, gt in zip(*proposals, gt_boxes.float(), strict=True):
-        gt = gt[: _real_rows(gt)]
         iou, match = match_proposals(roi, label, gt, config["SAMPLE_ROI_BY_EACH_CLASS"])
         keep = sample_proposals(iou, config, generator)  # (R,)
         box = gt[match[keep]] if len(gt) else gt.new_zeros(len(keep), 8)
@@ -63,21 +62,16 @@ def assign_proposals(
     return RoiTargets(rois, scores, labels, to_proposals(boxes, rois), boxes, iou, refined, _confidence(iou, config))
 
 
-def _real_rows(gt: Tensor) -> int:
-    """Rows before the zeros that pad them."""
-    real = (gt != 0).any(dim=1).nonzero()
-    return int(real.max()) + 1 if len(real) else 0
-
-
 def match_proposals(rois: Tensor, labels: Tensor, gt: Tensor, by_class: bool) -> tuple[Tensor, Tensor]:
-    """3-D IoU (R,) with the best of ``gt`` (M, 8), and its row (R,).
+    """3-D IoU (R,) with the best of ``gt`` (M, 8), which may be padded with zero rows, and its row (R,).
 
     Where nothing overlaps these are 0 and the first row that might have matched, or row 0.
     """
     if len(gt) == 0:
         return rois.new_zeros(len(rois)), torch.zeros_like(labels)
     overlaps = boxes_iou3d(rois[:, :7], gt[:, :7]).nan_to_num()  # (R, M)
-    allowed = labels[:, None] == gt[:, 7].long() if by_class else torch.ones_like(overlaps, dtype=torch.bool)
+    own_class = (labels[:, None] == gt[:, 7].long()) & (gt[:, 7] > 0)  # (R, M)
+    allowed = own_class if by_class else torch.ones_like(own_class)
     iou, match = (overlaps * allowed).max(dim=1)
     return iou, torch.where(iou > 0, match, allowed.byte().argmax(dim=1))
 

@@ -127,9 +127,9 @@ class PointRCNNHead(RoiHead):
         rising = (index[..., 1:] > index[..., :-1]).long().cumprod(dim=-1)  # from the first fall on they repeat
         counts = 1 + rising.sum(dim=-1)  # (B, R)
         keep = torch.arange(index.shape[-1], device=index.device) < counts.unsqueeze(-1)  # (B, R, S)
-        scene, roi, _ = keep.nonzero(as_tuple=True)  # (D,)
-        held = ~empty[scene, roi]  # (D,)
-        point = (index[keep] + (sizes.cumsum(0) - sizes)[scene])[held]  # rows of coords
+        scene, roi, place = keep.nonzero(as_tuple=True)  # (D,)
+        held = (~empty[scene, roi]).nonzero()[:, 0]  # (H,)
+        point = (index[scene, roi, place] + (sizes.cumsum(0) - sizes)[scene])[held]  # rows of coords
         rows = features.new_zeros(len(scene), PREFIX + features.shape[1], dtype=coords.dtype)
         rows[held, :3] = _own_frame(coords[point, 1:4], rois[scene, roi][held])
         rows[held, 3] = scores[point].to(rows.dtype)

@@ -57,7 +57,7 @@ def _list_kernel(table, held, pairs, length, first, last, m, ROWS: tl.constexpr,
         rank = tl.cumsum(near.to(tl.int32), axis=0)
         found = tl.max(rank, axis=0)
         if found > 0:
-            begin = tl.atomic_add(length, found)
+            begin = tl.atomic_add(length, found, sem="relaxed")
             code = tl.reshape((row - first)[:, None] * m + column, (ROWS * COLUMNS,))
             tl.store(pairs + begin + rank - 1, code, mask=near)
 
@@ -77,7 +77,7 @@ def _suppress_listed_kernel(table, pairs, length, bits, first, m, words, thresho
         union = tl.maximum(a[14] + b[14] - shared, SMALLEST_UNION)
         above = there & (shared > 0) & (tl.div_rn(shared, union) > threshold)
         bit = tl.full((PAIRS,), 1, tl.int64) << (column % WORD).to(tl.int64)
-        tl.atomic_or(bits + row.to(tl.int64) * words + column // WORD, bit, mask=above)
+        tl.atomic_or(bits + row.to(tl.int64) * words + column // WORD, bit, mask=above, sem="relaxed")
 
 
 @triton.jit

@@ -65,7 +65,7 @@ def _count_kernel(
         inside = is_inside(x, y, z, table, m)
         if tl.max(inside.to(tl.int32), axis=0) > 0:
             cell = _cell_of(points, row, inside, rois, turns, m, width, point_width, nx, ny, nz)
-            tl.atomic_add(counts + cell, 1, mask=inside)
+            tl.atomic_add(counts + cell, 1, mask=inside, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=SHAPE)

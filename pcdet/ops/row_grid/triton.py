@@ -23,7 +23,7 @@ def _table_kernel(scene, cell, table, n, cells, ROWS: tl.constexpr):
     """Write to the table which row each cell has; of several the last one, as on a CPU."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     place = tl.load(scene + row, mask=row < n, other=0) * cells + tl.load(cell + row, mask=row < n, other=0)
-    tl.atomic_max(table + place, row, mask=row < n)
+    tl.atomic_max(table + place, row, mask=row < n, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["cells"])
