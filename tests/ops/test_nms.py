@@ -10,7 +10,7 @@ from torch import library
 
 from pcdet.ops.iou3d import boxes_iou_bev
 from pcdet.ops.iou3d.cpu import suppress
-from pcdet.ops.nms import nms_bev, nms_circle, nms_normal_bev, reference
+from pcdet.ops.nms import nms_bev, nms_circle, nms_groups, nms_normal_bev, reference
 
 SLACK = 6e-3  # the overlap that decides is off by a seam of 1 cm
 
@@ -202,6 +202,27 @@ def test_recorded_selection_of_random_boxes(shared, threshold):
     data = np.load(shared / "oracles" / "openpcdet_data" / "coders_geometry.npz")
     boxes, scores = torch.from_numpy(data["geo_a"]), torch.from_numpy(data["nms_scores"])
     assert nms_bev(boxes, scores, threshold).tolist() == data[f"nms_gpu_{threshold}"].tolist()
+
+
+@pytest.mark.parametrize("rotated, one", [(True, nms_bev), (False, nms_normal_bev)])
+@pytest.mark.parametrize("limits", [(None, None), (40, 7), (20, 100), (5, 0)])
+def test_groups_one_by_one(rotated, one, limits):
+    boxes, scores = random_boxes(180, spread=6.0).view(3, 60, 7), torch.rand(3, 60, generator=generator())
+    scores[1, 10:40] = 0.5  # equal ones
+    held = torch.tensor([60, 50, 0])
+    kept, counts = nms_groups(boxes, scores, 0.1, *limits, rotated=rotated, held=held)
+    width = 60 if limits[1] is None else limits[1]
+    assert kept.shape == (3, width)
+    for group, count in enumerate(held.tolist()):
+        expected = one(boxes[group, :count], scores[group, :count], 0.1, *limits).tolist()
+        assert kept[group].tolist() == expected + [-1] * (width - len(expected)) and counts[group] == len(expected)
+    everyone = nms_groups(boxes, scores, 0.1, *limits, rotated=rotated)[0]
+    assert torch.equal(everyone[0], kept[0]) and nms_groups(boxes[:, :0], scores[:, :0], 0.1)[0].shape == (3, 0)
+
+
+def test_groups_of_wrong_shapes():
+    with pytest.raises(ValueError, match=r"scores must be \(2, 5\) and held \(2,\)"):
+        nms_groups(torch.zeros(2, 5, 7), torch.zeros(2, 4), 0.1)
 
 
 def test_circles_by_hand():

@@ -56,6 +56,7 @@ SAMPLES = {
     "boxes_iou_bev": (BOXES, BOXES[:4]),
     "boxes_iou3d": (BOXES, BOXES[:4]),
     "nms_bev": (BOXES, 0.3, 5),
+    "nms_groups": (BOXES.view(2, 3, 7), torch.tensor([3, 2]), 0.3, 4, True),
     "points_in_boxes_mask": (CLOUDS[0], BOXES, 0.0),
     "points_in_boxes_index": (CLOUDS[0], BOXES, 0.0),
     "points_in_any_box": (CLOUDS[0], BOXES, 0.0),

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from pcdet.models.candidates import Candidates, Proposals, stack_proposals
-from pcdet.models.post_processing import NmsConfig, suppress
+from pcdet.models.post_processing import NmsConfig
+from pcdet.ops.nms import nms_groups
 from pcdet.structures.detections import Detections
 
 
@@ -41,10 +43,28 @@ class ProposalLayer(nn.Module):
             rows = max(1, *(len(scene) for scene in scenes))
             return stack_proposals(scenes, rows, scenes[0].boxes, padding_label=0)
         config = self.nms_config["TRAIN" if self.training else "TEST"]
-        kept = [self._select(scene, config) for scene in scenes]
-        return stack_proposals(kept, config["NMS_POST_MAXSIZE"], scenes[0].boxes, padding_label=1)
+        boxes, scores, labels, held = self._best(scenes, config["NMS_PRE_MAXSIZE"])
+        rotated = config.get("NMS_TYPE") != "nms_normal_gpu"
+        kept, _ = nms_groups(
+            boxes, scores, config["NMS_THRESH"], post_max_size=config["NMS_POST_MAXSIZE"], rotated=rotated, held=held
+        )  # (B, R)
+        padding, row = kept < 0, kept.clamp(min=0)
+        rois = boxes.gather(1, row.unsqueeze(2).expand(-1, -1, 7)).masked_fill(padding.unsqueeze(2), 0)
+        labels = labels.gather(1, row).masked_fill(padding, 1)
+        return Proposals(rois, scores.gather(1, row).masked_fill(padding, 0).to(rois.dtype), labels)
 
-    def _select(self, scene: Candidates, config: NmsConfig) -> Detections:
-        scores, classes = scene.logits.max(dim=1)
-        keep = suppress(scene.boxes, scores, config)
-        return Detections(scene.boxes[keep], scores[keep], classes[keep] + 1)
+    def _best(self, scenes: Sequence[Candidates], count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The best ``count`` boxes of every scene, their scores and classes, padded with zeros; how many exist.
+
+        (B, M, 7), (B, M), (B, M), (B,); M is at least 1.
+        """
+        most = max(1, *(min(count, len(scene.boxes)) for scene in scenes))
+        columns, held = [], []
+        for scene in scenes:
+            scores, classes = scene.logits.max(dim=1)
+            order = scores.argsort(descending=True, stable=True)[:count]
+            missing = most - len(order)
+            held.append(torch.full((), len(order), dtype=torch.int64, device=order.device))
+            rows = (F.pad(scene.boxes[order, :7], (0, 0, 0, missing)), scores[order], classes[order] + 1)
+            columns.append((rows[0], *(F.pad(part, (0, missing)) for part in rows[1:])))
+        return *(torch.stack(column) for column in zip(*columns, strict=True)), torch.stack(held)

@@ -1,11 +1,14 @@
 """Greedy suppression as CPU kernels: overlaps are computed when asked for, the full matrix never exists."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from pcdet.ops.compile import Kernel
 from pcdet.ops.iou3d.cpu import plain, suppress
+from pcdet.ops.nms import reference
 from pcdet.ops.nms.reference import uprights
 
 ZERO = np.float32(0)
@@ -40,3 +43,6 @@ def greedy(boxes: Tensor, threshold: float, limit: int) -> Tensor:
 
 def greedy_normal(boxes: Tensor, threshold: float, limit: int) -> Tensor:
     return torch.from_numpy(_suppress_upright(uprights(boxes).numpy(), np.float32(threshold), limit))
+
+
+greedy_groups = partial(reference.greedy_groups, one_group=(greedy, greedy_normal))

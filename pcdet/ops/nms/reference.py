@@ -1,10 +1,13 @@
 """Greedy suppression in plain torch, from the full matrix of overlaps."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from pcdet.ops.iou3d.reference import boxes_overlap_published
 
+Greedy = Callable[[Tensor, float, int], Tensor]
 SMALLEST_UNION = 1e-8  # square metres; an overlap is divided by no less
 
 
@@ -25,6 +28,23 @@ def greedy_normal(boxes: Tensor, threshold: float, limit: int) -> Tensor:
     length = torch.minimum(high_x[:, None], high_x) - torch.maximum(low_x[:, None], low_x)  # (M, M)
     width = torch.minimum(high_y[:, None], high_y) - torch.maximum(low_y[:, None], low_y)
     return keep_first(_above(length.clamp(min=0) * width.clamp(min=0), area, threshold), limit)
+
+
+def greedy_groups(
+    boxes: Tensor,  # (G, M, 7+) by descending score
+    held: Tensor,  # (G,) how many of them exist
+    threshold: float,
+    limit: int,
+    rotated: bool,
+    one_group: tuple[Greedy, Greedy] = (greedy, greedy_normal),
+) -> tuple[Tensor, Tensor]:
+    """-> (G, limit) int64 positions of those kept in each group, -1 behind them; how many they are, (G,) int64."""
+    kept, counts = held.new_full((len(boxes), limit), -1), torch.zeros_like(held)
+    for group, count in enumerate(held.tolist()):
+        if min(count, limit) > 0:
+            found = one_group[0 if rotated else 1](boxes[group, :count], threshold, min(count, limit))
+            kept[group, : len(found)], counts[group] = found, len(found)
+    return kept, counts
 
 
 def uprights(boxes: Tensor) -> Tensor:
