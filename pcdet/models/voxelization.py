@@ -3,7 +3,7 @@
 import torch
 
 from pcdet.ops.voxelize import voxelize
-from pcdet.structures.batch import Batch
+from pcdet.structures.batch import Batch, scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
 
 
@@ -16,7 +16,7 @@ def with_voxels(batch: Batch, info: DatasetInfo, training: bool) -> Batch:
     """
     points = batch["points"]
     most = info.device_voxels[0 if training else 1]
-    counts = torch.bincount(points[:, 0].long(), minlength=batch["batch_size"]).tolist()
+    counts = scene_counts(points[:, 0], batch["batch_size"]).tolist()
     grid = (info.point_cloud_range, info.voxel_size, info.grid_size, info.max_points_per_voxel, most)
     scenes = [voxelize(rows[:, 1:], *grid) for rows in points.split(counts)]
     coords = [torch.cat([s.coords.new_full((len(s.coords), 1), i), s.coords], dim=1) for i, s in enumerate(scenes)]
