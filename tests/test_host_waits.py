@@ -36,6 +36,8 @@ ALLOWED: dict[str, str] = {
     "ops/furthest_point_sampling/door.py::_integers": "counts that are already on the host, in all models",
     "ops/furthest_point_sampling/door.py::furthest_point_sample_stack": SIZE,
     "ops/furthest_point_sampling/sectors.py::sector_furthest_point_sample": SIZE,
+    "ops/iou3d/door.py::boxes_collide_bev": "the form for NumPy arrays",
+    "ops/points_in_boxes/door.py::points_in_any_box": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_boxes_index": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_boxes_mask": "the form for NumPy arrays",
     "ops/roiaware_pool/door.py::_counts": ON_CPU,

@@ -1,5 +1,6 @@
 """The operators as torch sees them: opcheck, torch.compile, fake tensors, lazy imports, the note on compiling."""
 
+import ast
 import importlib
 import logging
 import subprocess
@@ -181,6 +182,24 @@ def test_half_precision_scopes_leave_geometry_alone():
 def test_importing_the_doors_does_not_import_numba():
     code = f"import sys; import {', '.join(DOORS)}, pcdet.ops.threads; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def asked_of_a_room(door: Path) -> set[str]:
+    """The functions that a door calls in the module which serves a device."""
+    calls = [node.func for node in ast.walk(ast.parse(door.read_text())) if isinstance(node, ast.Call)]
+    asked = [call for call in calls if isinstance(call, ast.Attribute)]
+    rooms = ("backend", "implementation", "_implementation")  # called, or kept under this name
+    return {call.attr for call in asked if ast.unparse(getattr(call.value, "func", call.value)) in rooms}
+
+
+@pytest.mark.parametrize("path", sorted(Path(pcdet.ops.__path__[0]).glob("*/triton.py")), ids=lambda p: p.parent.name)
+def test_a_room_has_all_that_its_door_asks_for(path):
+    """A function that is added to the rooms of the CPU alone would be an error on a GPU."""
+    nodes = ast.parse(path.read_text()).body
+    given = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    given |= {t.id for node in nodes if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
+    asked = asked_of_a_room(path.with_name("door.py"))
+    assert asked - given == set()
 
 
 @pytest.mark.parametrize("name", sorted({path.parent.name for path in Path(pcdet.ops.__path__[0]).glob("*/cpu.py")}))

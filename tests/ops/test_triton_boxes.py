@@ -65,6 +65,14 @@ def test_overlaps_of_boxes_in_a_row(room, device, name):
     assert len(getattr(kernels, name)(BOXES[:0].to(device), BOXES[:0].to(device))) == 0
 
 
+def test_boxes_that_collide(room, device):
+    kernels, reference = room("iou3d")
+    for boxes, others in ((BOXES, OTHERS), (BOXES[:3], BOXES[:0]), (BOXES[:0], OTHERS)):
+        expected = reference.boxes_collide_bev(boxes, others)
+        assert torch.equal(kernels.boxes_collide_bev(boxes.to(device), others.to(device)).cpu(), expected)
+    assert 0 < reference.boxes_collide_bev(BOXES, OTHERS).sum() < len(BOXES)
+
+
 def test_a_double_is_not_shortened(room, device):
     kernels, reference = room("iou3d")
     a, b = BOXES.double() + 1e-9, OTHERS.double()
@@ -137,7 +145,7 @@ def test_points_in_boxes(rooms, device, margin, monkeypatch):
     edge = torch.tensor([[2.0, 1.0, 0.75], [2.0001, 1, 0], [2.005, 0, 0], [NAN, 0, 0], [0, NAN, 0], [0, 0, NAN]])
     points = torch.cat([edge, lidar_cloud(500), BOXES[:40, :3]])
     for cloud in (points, points.double(), torch.cat([points, points], dim=1)):
-        for name in ("mask", "index"):
+        for name in ("mask", "index", "any_box"):
             expected = getattr(reference, name)(cloud, BOXES, margin)
             found = getattr(kernels, name)(cloud.to(device), BOXES.to(device), margin)
             assert torch.equal(found.cpu(), expected) and found.dtype == expected.dtype

@@ -368,6 +368,11 @@ def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _all_pairs(boxes_a, boxes_b, IOU3D.value)
 
 
+def boxes_collide_bev(boxes: Tensor, others: Tensor) -> Tensor:
+    own = boxes_overlap_bev(boxes, boxes).fill_diagonal_(0)
+    return torch.cat([own, boxes_overlap_bev(boxes, others)], dim=1).gt(0).any(dim=1)
+
+
 def boxes_aligned_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     return _aligned(boxes_a, boxes_b, torch.float64, OVERLAP.value)
 

@@ -98,3 +98,8 @@ def mask(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
 def index(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
     """-> (N,) int64."""
     return _run(_index_kernel, points, boxes, margin, torch.empty(len(points), dtype=torch.int64, device=points.device))
+
+
+def any_box(points: Tensor, boxes: Tensor, margin: float) -> Tensor:
+    """-> (N,) bool."""
+    return index(points, boxes, margin) >= 0
