@@ -1,6 +1,7 @@
 """Scenes with their boxes for the Rerun viewer (rerun.io), an optional package: pip install "pcdet[rerun]"."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,12 +26,14 @@ def log_to_rerun(
     on and labelled boxes in the colours of the other pictures, and the camera image, over which Rerun projects them.
 
     Raises:
-        ValueError: rerun-sdk is not installed, an array has another shape, or a label is not one of ``class_names``.
+        ValueError: rerun-sdk is not installed or its viewer does not open, an array has another shape, or a label is
+            not one of ``class_names``.
     """
     rerun = require_rerun()
     recording = rerun.RecordingStream("pcdet")
     if path is None:
-        rerun.spawn(recording=recording)
+        with _viewer_errors():
+            rerun.spawn(recording=recording)
     else:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         recording.save(path)
@@ -38,7 +41,8 @@ def log_to_rerun(
     for position, scene in enumerate(scenes):
         recording.set_time(TIMELINE, sequence=position)
         _log_scene(rerun, recording, scene, class_names, score)
-    recording.flush()
+    with _viewer_errors():
+        recording.flush()
     if path is not None:
         recording.disconnect()
 
@@ -50,6 +54,18 @@ def require_rerun() -> ModuleType:
     except ImportError as error:
         raise ValueError(f"--rerun and log_to_rerun need Rerun ({error}): pip install rerun-sdk") from error
     return rerun
+
+
+@contextmanager
+def _viewer_errors() -> Iterator[None]:
+    """Rerun's own words where its viewer is not found, or finds no display and does not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"the Rerun viewer does not open ({reason}); write a file for it with --rerun OUT.rrd"
+        ) from error
 
 
 def _log_scene(rerun: ModuleType, recording: Any, scene: JudgedScene, class_names: Sequence[str], score: float) -> None:

@@ -91,6 +91,15 @@ def test_without_a_file_a_viewer_is_opened(stand_in, scenes):
     assert stand_in.calls[0] == ("spawn",) and stand_in.calls[-1][0] == "flush"
 
 
+def test_a_viewer_that_does_not_open_is_one_line(stand_in, scenes):
+    def spawn(recording):
+        raise RuntimeError("\nno executable\nmany more lines")
+
+    stand_in.spawn = spawn
+    with pytest.raises(ValueError, match=r"does not open \(no executable\); write a file"):
+        log_to_rerun(scenes[1:], class_names=["Car"])
+
+
 def test_an_absent_package_is_an_error_that_says_how_to_install_it(monkeypatch, scenes):
     monkeypatch.setitem(sys.modules, "rerun", None)
     with pytest.raises(ValueError, match="pip install rerun-sdk"):
