@@ -1,7 +1,8 @@
 """Evaluate checkpoints of a detector, a classifier or a segmenter.
 
 Without --ckpt a classifier or segmenter is evaluated at its last epoch and, where training kept best_model.pth by
---best_metric, at the epoch that the held-out clouds chose. The test set chooses nothing.
+--best_metric, at the epoch that the held-out clouds chose. The test set chooses nothing. --seeds 3 evaluates the runs
+of tools/train_seeds.py so and tells mean and standard deviation.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from _common import (
     start,
     stop,
 )
+from _seeds import Metrics, seed_tag, summarise, table, write_summary
 
 if TYPE_CHECKING:
     from pcdet.config import Config
@@ -55,13 +57,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     votes = "whole clouds: also add up the scores of N views (a classifier's turned about the up axis), printed beside"
     add("--votes", type=int, default=1, metavar="N", help=votes)
+    seeds = "evaluate the runs <extra_tag>_seed_0 to _seed_N-1 of tools/train_seeds.py: mean and standard deviation"
+    add("--seeds", type=int, metavar="N", help=seeds)
     add(
         "--analysis",
         action="store_true",
         help="measure by distance, points, occlusion, heading and score: text, charts",
     )
     add_view_options(parser, f"the first N scenes of --pictures (default {VIEWED})")
-    return parse_options(parser, arguments)
+    given = parse_options(parser, arguments)
+    if given.seeds is not None:
+        if given.seeds < 2:
+            parser.error("--seeds needs at least 2: one seed has no deviation")
+        for name in ("ckpt", "ckpt_dir", "pretrained_model", "eval_all", "infer_time", "html", "rerun"):
+            if getattr(given, name):
+                parser.error(f"--seeds evaluates the newest checkpoint of every seed; leave out --{name}")
+    return given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,8 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = start(given)
     run_folder = output_folder(given, config)
     folder = run_folder / "eval"
+    if given.seeds is not None:
+        folder = run_folder.with_name(f"{given.extra_tag}_seeds") / split_name(settings) / given.eval_tag
     open_log(given, config, folder)
     evaluator = build(given, settings, device)
+    if given.seeds is not None:
+        evaluate_seeds(given, evaluator, run_folder, folder, split_name(settings))
+        stop()
+        return 0
     ckpt_dir = given.ckpt_dir or run_folder / "ckpt"
     if given.infer_time:
         measure(given, evaluator, ckpt_dir)
@@ -167,48 +184,70 @@ def chosen_checkpoint(given: argparse.Namespace, ckpt_dir: Path) -> Path | None:
     return found[0]
 
 
-def evaluate_one(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str) -> None:
-    """Evaluate one checkpoint into ``eval/epoch_N/<split>/<eval_tag>``, and the chosen epoch into ``eval/best/...``."""
+def evaluate_seeds(given: argparse.Namespace, evaluator: "Evaluator", run: Path, folder: Path, split: str) -> None:
+    """Evaluate the last and the chosen epoch of every seed's run; write what they reached together into ``folder``."""
+    from pcdet.utils import distributed as ranks
+    from pcdet.utils.logging import get_logger
+
+    found = []
+    for seed in range(given.seeds):
+        seed_folder = run.with_name(seed_tag(given.extra_tag, seed))
+        get_logger().info("Seed %d: %s", seed, seed_folder)
+        found.append(evaluate_one(given, evaluator, seed_folder / "ckpt", seed_folder / "eval", split))
+    summary = summarise(found)
+    if ranks.is_main():
+        write_summary(folder / "summary", summary)
+    get_logger().info("\n%s\nwritten to %s", table(summary), folder)
+
+
+def evaluate_one(
+    given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str
+) -> dict[str, Metrics]:
+    """Evaluate one checkpoint into ``eval/epoch_N/<split>/<eval_tag>``, and the chosen epoch into ``eval/best/...``.
+
+    Returns the metrics of ``last epoch`` and ``chosen epoch``, and of their votes.
+    """
     from pcdet.train_utils.checkpoint import BEST, epoch_of
     from pcdet.utils.logging import get_logger
 
     path = chosen_checkpoint(given, ckpt_dir)
-    epoch = epoch_of(path) if path else "pretrained"
-    if path is not None:
-        evaluate_and_draw(given, evaluator, path, folder / f"epoch_{epoch}" / split / given.eval_tag)
-    else:
-        folder = folder / f"epoch_{epoch}" / split / given.eval_tag
+    if path is None:
+        folder = folder / "epoch_pretrained" / split / given.eval_tag
         evaluation = evaluator(folder)
         get_logger().info("\n%s", evaluation.report.text)
-        finish(given, evaluator, evaluation, folder)
+        return finish(given, evaluator, evaluation, folder, "pretrained")
+    place = folder / f"epoch_{epoch_of(path)}" / split / given.eval_tag
+    found = finish(given, evaluator, evaluator.checkpoint(path, place), place, "last epoch")
     best = ckpt_dir / BEST
-    if path is not None and given.ckpt is None and best.is_file() and hasattr(evaluator.dataset, "add_votes"):
+    if given.ckpt is None and best.is_file() and hasattr(evaluator.dataset, "add_votes"):
         get_logger().info("That was the last epoch. Now the one that was chosen on held-out clouds:")
-        evaluate_and_draw(given, evaluator, best, folder / "best" / split / given.eval_tag)
+        place = folder / "best" / split / given.eval_tag
+        found |= finish(given, evaluator, evaluator.checkpoint(best, place), place, "chosen epoch")
+    return found
 
 
-def evaluate_and_draw(given: argparse.Namespace, evaluator: "Evaluator", path: Path, folder: Path) -> None:
-    """Evaluate a checkpoint, alone and with votes, and draw what was asked for."""
-    finish(given, evaluator, evaluator.checkpoint(path, folder), folder)
-
-
-def finish(given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path) -> None:
-    """Votes, pictures."""
+def finish(
+    given: argparse.Namespace, evaluator: "Evaluator", evaluation: "Evaluation", folder: Path, what: str
+) -> dict[str, Metrics]:
+    """Votes, pictures. Returns the metrics of ``what`` was evaluated, and of the votes beside it."""
     from pcdet.train_utils.voting import evaluate_votes
     from pcdet.utils.logging import get_logger
 
+    found = {what: evaluation.report.metrics}
     if given.votes > 1:
-        voted = evaluate_votes(evaluator, given.votes, folder / f"votes_{given.votes}")
+        voted = evaluate_votes(evaluator, given.votes, folder / f"votes_{given.votes}").metrics
         lines = [
-            f"{name}: single pass {value:.4f}, {given.votes} votes {voted.metrics[name]:.4f}"
+            f"{name}: single pass {value:.4f}, {given.votes} votes {voted[name]:.4f}"
             for name, value in evaluation.report.metrics.items()
-            if name in voted.metrics
+            if name in voted
         ]
         get_logger().info("Votes beside the single pass:\n%s", "\n".join(lines))
+        found[f"{what}, {given.votes} votes"] = voted
     if given.pictures or given.html or given.rerun or hasattr(evaluator.dataset, "confusion"):
         draw(given, evaluator, evaluation, folder)
     if given.analysis:
         analyse(given, evaluator, evaluation, folder)
+    return found
 
 
 def evaluate_all(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path, folder: Path, split: str) -> None:

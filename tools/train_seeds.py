@@ -9,16 +9,13 @@ Seed N trains into <extra_tag>_seed_N, so that a stopped series goes on where it
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from _common import ROOT, read_config, run, split_name
-
-Metrics = dict[str, float]
+from _seeds import Metrics, seed_tag, summarise, table, write_summary
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -43,20 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, passed = parse(arguments)
     config = read_config(given, [])
     group = given.output_dir / config.exp_group_path / config.tag
-    found: dict[str, list[Metrics]] = {}
+    found: list[dict[str, Metrics]] = []
     for seed in range(given.seeds):
-        tag = f"{given.extra_tag}_seed_{seed}"
+        tag = seed_tag(given.extra_tag, seed)
         own = ["--cfg_file", given.cfg_file, "--output_dir", str(given.output_dir), "--extra_tag", tag]
         command = [sys.executable, str(ROOT / "tools" / "train.py"), *own, "--seed", str(seed), *passed]
         status = subprocess.run(command, check=False).returncode
         if status:
             raise ValueError(f"seed {seed}: training ended with the status {status}")
-        for what, metrics in collect(group / tag, split_name(config.settings)).items():
-            found.setdefault(what, []).append(metrics)
-    summary = {what: summarise(runs) for what, runs in found.items() if len(runs) == given.seeds}
-    text = table(summary, given.seeds)
-    write(group, given.extra_tag, summary, text)
-    print(text)
+        found.append(collect(group / tag, split_name(config.settings)))
+    summary = summarise(found)
+    write_summary(group / f"{given.extra_tag}_seeds", summary)
+    print(table(summary))
     return 0
 
 
@@ -74,36 +69,6 @@ def collect(folder: Path, split: str) -> dict[str, Metrics]:
     if best.is_file():
         out["chosen epoch"] = json.loads(best.read_text(encoding="utf-8"))
     return out
-
-
-def summarise(runs: Sequence[Metrics]) -> dict[str, dict[str, Any]]:
-    """Mean, sample standard deviation and the values themselves of every metric that all runs have."""
-    names = [name for name in runs[0] if all(name in metrics for metrics in runs)]
-    columns = {name: [metrics[name] for metrics in runs] for name in names}
-    return {
-        name: {"mean": statistics.fmean(values), "std": statistics.stdev(values), "values": values}
-        for name, values in columns.items()
-    }
-
-
-def table(summary: dict[str, dict[str, dict[str, Any]]], seeds: int) -> str:
-    """One line a metric."""
-    lines = []
-    for what, metrics in summary.items():
-        lines.append(f"{what}, {seeds} seeds: mean +- standard deviation (each seed)")
-        width = max(map(len, metrics))
-        for name, row in metrics.items():
-            each = " ".join(f"{value:.4f}" for value in row["values"])
-            lines.append(f"  {name:<{width}} {row['mean']:.4f} +- {row['std']:.4f}  ({each})")
-    return "\n".join(lines)
-
-
-def write(group: Path, tag: str, summary: dict[str, Any], text: str) -> None:
-    """``<tag>_seeds.txt`` and ``<tag>_seeds.json``."""
-    from pcdet.utils.files import write_json, write_text
-
-    write_text(group / f"{tag}_seeds.txt", text + "\n")
-    write_json(group / f"{tag}_seeds.json", summary)
 
 
 if __name__ == "__main__":

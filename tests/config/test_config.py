@@ -220,6 +220,22 @@ def test_a_recipe_is_laid_upon_a_block_by_set():
         load_config(name, ["MODEL.CLS_HEAD._BASE_CONFIG_", recipe[1]])
 
 
+def test_one_pair_of_set_switches_the_whole_recipe_of_a_classifier():
+    """Optimiser, augmentation and label smoothing, there and back."""
+    published, modern = (f"cfgs/modelnet_models/pointnet2_ssg{name}.yaml" for name in ("", "_modern"))
+    pair = "_BASE_CONFIG_", "cfgs/recipes/pointnet2_modern_classifier.yaml"
+    assert load_config(published, pair).settings == load_config(modern).settings
+    back = load_config(modern, ["_BASE_CONFIG_", "cfgs/recipes/pointnet2_published_classifier.yaml"]).settings
+    wanted = load_config(published).settings
+    assert back.MODEL == wanted.MODEL
+    assert back.DATA_CONFIG.AUGMENTATION == {**wanted.DATA_CONFIG.AUGMENTATION, "SCALE_PER_AXIS": False}
+    unused = {"BETAS": [0.9, 0.999], "WARMUP_ITER": 0}  # options of the other optimiser
+    assert back.OPTIMIZATION == {**unused, **wanted.OPTIMIZATION}
+    with_normals = load_config("cfgs/modelnet_models/pointnet2_msg_normal.yaml", pair).settings
+    assert with_normals.OPTIMIZATION.OPTIMIZER == "adam_cosineanneal" and with_normals.OPTIMIZATION.BN_MOMENTUM is None
+    assert with_normals.MODEL.CLS_HEAD.LABEL_SMOOTHING == 0.2 and with_normals.DATA_CONFIG.AUGMENTATION.SCALE_PER_AXIS
+
+
 def test_describe_names_the_place_of_every_value():
     text = load_config(POINTPILLAR, ["OPTIMIZATION.LR", "0.1"]).describe()
     assert any("OPTIMIZATION.LR: 0.1" in row and row.endswith("# --set") for row in text.splitlines())

@@ -8,6 +8,7 @@ import pytest
 from pcdet.datasets.synthetic import simulate_modelnet
 
 SHAPES = "cfgs/synthetic_models/pointnet2_ssg_shapes.yaml"
+SMALL_MODEL = ["MODEL.BACKBONE_3D.SA_CONFIG.NPOINTS", "[32, 8]", "MODEL.BACKBONE_3D.SA_CONFIG.NSAMPLE", "[4, 4]"]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,30 @@ def test_held_out_clouds_choose_the_epoch_and_votes_stand_beside(tools, shapes, 
 
     assert tools("test")([*common, "--split", "val", *end]) == 0
     assert (run / "eval" / "epoch_2" / "val" / "default" / "metrics.json").is_file()
+
+
+def test_seeds_are_evaluated_together_and_votes_stand_beside(tools, shapes, tmp_path, capsys):
+    common = ["--cfg_file", SHAPES, "--workers", "0", "--output_dir", str(tmp_path), "--device", "cpu"]
+    end = ["--set", "DATA_CONFIG.DATA_PATH", str(shapes), "DATA_CONFIG.NUM_POINTS", "64", *SMALL_MODEL]
+    for seed in ("0", "1"):
+        assert tools("train")([*common, "--epochs", "1", "--seed", seed, "--extra_tag", f"few_seed_{seed}", *end]) == 0
+    given = [*common, "--extra_tag", "few", "--votes", "2"]
+    assert tools("test")([*given, "--seeds", "2", *end]) == 0
+    group = tmp_path / "synthetic_models" / "pointnet2_ssg_shapes"
+    summary = json.loads((group / "few_seeds" / "test" / "default" / "summary.json").read_text())
+    assert list(summary) == ["last epoch", "last epoch, 2 votes"]
+    for what, place in (("last epoch", ""), ("last epoch, 2 votes", "votes_2/")):
+        files = [group / f"few_seed_{n}/eval/epoch_1/test/default/{place}metrics.json" for n in (0, 1)]
+        reached = [json.loads(file.read_text())["accuracy/overall"] for file in files]
+        row = summary[what]["accuracy/overall"]
+        assert row["values"] == reached and row["mean"] == pytest.approx(sum(reached) / 2)
+        assert row["std"] == pytest.approx(abs(reached[0] - reached[1]) / 2**0.5)
+    assert "last epoch, 2 votes, 2 seeds: mean +- standard deviation" in capsys.readouterr().out
+    with pytest.raises(FileNotFoundError, match=r"No checkpoint in .*few_seed_2/ckpt"):
+        tools("test")([*given, "--seeds", "3", *end])
+    for wrong in (["--seeds", "1"], ["--seeds", "2", "--ckpt", "x.pth"]):
+        with pytest.raises(SystemExit):
+            tools("test")([*given, *wrong, *end])
 
 
 def test_without_held_out_clouds_no_epoch_can_be_chosen(tools, shapes, tmp_path):
