@@ -41,23 +41,30 @@ def select_detections(scene: Candidates, settings: PostProcessing) -> Detections
 
     Scores are sigmoids of the logits; those below SCORE_THRESH are dropped. Without MULTI_CLASSES_NMS a box has its
     best class, or the one it had before, and all classes suppress each other; with it every class is suppressed by
-    itself, a box may be found in several classes, and the detections come class by class. OUTPUT_RAW_SCORE reports
-    logits instead of scores.
+    itself and the detections come class by class. A box may then be found in several classes, unless it had one before.
+    OUTPUT_RAW_SCORE reports logits instead of scores.
     """
     nms, least = settings["NMS_CONFIG"], settings.get("SCORE_THRESH", 0.0)
     raw = settings.get("OUTPUT_RAW_SCORE", False)
     if nms.get("MULTI_CLASSES_NMS", False):
-        scores = scene.logits.sigmoid()  # (A, K)
-        parts = [suppress(scene.boxes, scores[:, k], nms, least, scene.logits[:, k]) for k in range(scores.shape[1])]
+        logits = scene.logits if scene.labels is None else _in_columns(scene.logits.amax(dim=1), scene.labels)
+        scores = logits.sigmoid()  # (A, K)
+        parts = [suppress(scene.boxes, scores[:, k], nms, least, logits[:, k]) for k in range(scores.shape[1])]
         keep = torch.cat(parts)
         classes = torch.cat([torch.full_like(part, k) for k, part in enumerate(parts)])
-        found = (scene.logits if raw else scores)[keep, classes]
+        found = (logits if raw else scores)[keep, classes]
         return Detections(scene.boxes[keep], found, classes + 1)
     best, classes = scene.logits.max(dim=1)  # (A,)
     labels = classes + 1 if scene.labels is None else scene.labels
     scores = best.sigmoid()
     keep = suppress(scene.boxes, scores, nms, least)
     return Detections(scene.boxes[keep], best[keep] if raw else scores[keep], labels[keep])
+
+
+def _in_columns(logits: Tensor, labels: Tensor) -> Tensor:
+    """The logit (A,) of each box in the column of its class, -inf in all others. (A, K)"""
+    columns = logits.new_full((len(labels), int(labels.max()) if len(labels) else 1), -torch.inf)
+    return columns.scatter_(1, (labels - 1).unsqueeze(1), logits.unsqueeze(1))
 
 
 def suppress(

@@ -1,36 +1,66 @@
 import dataclasses
 import json
+import logging
 
 import pytest
 import torch
 import yaml
 
+from pcdet.config import load_config
+from pcdet.datasets.clouds import CloudFiles
 from pcdet.models.build import build_model, register_everything
 from pcdet.models.registry import MODELS, SLOTS
-from pcdet.structures.dataset_info import DatasetInfo
+
+NAMES = [
+    "PartA2",
+    "PartA2_free",
+    "pillarnet",
+    "pointpillar",
+    "pointpillar_newaugs",
+    "pointpillar_pyramid_aug",
+    "pointrcnn",
+    "pointrcnn_iou",
+    "pv_rcnn",
+    "pv_rcnn_plusplus_reproduced_by_community",
+    "second",
+    "second_iou",
+    "second_multihead",
+    "voxel_rcnn_car",
+]
 
 
-@pytest.mark.parametrize("name", ["pointpillar", "second"])
+@pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_those_of_published_checkpoints(name, shared, root):
-    area, size, grid, points = {
-        "pointpillar": ((0, -39.68, -3, 69.12, 39.68, 1), (0.16, 0.16, 4), (432, 496, 1), 32),
-        "second": ((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1), (1408, 1600, 40), 5),
-    }[name]
-    info = DatasetInfo(("Car", "Pedestrian", "Cyclist"), ("x", "y", "z", "intensity"), area, size, grid, points)
-    model = build_model(yaml.safe_load((root / f"cfgs/kitti_models/{name}.yaml").read_text())["MODEL"], info)
+    """Names, shapes, types and order, all entries of the state."""
+    settings = load_config(root / f"cfgs/kitti_models/{name}.yaml").settings
+    files = CloudFiles([root], settings.DATA_CONFIG, settings.CLASS_NAMES, logging.getLogger("test"))
+    model = build_model(settings.MODEL, files.info)
     recorded = json.loads((shared / "facts/openpcdet_state_dicts_kitti.json").read_text())
     recorded = recorded["state_dicts"][f"kitti_models/{name}.yaml"]
     types = recorded.pop("__dtypes__")
     state = model.state_dict()
     assert {key: list(value.shape) for key, value in state.items()} == recorded
+    assert list(state) == list(recorded)
     assert {key: str(value.dtype) for key, value in state.items() if value.dtype != torch.float32} == types
 
 
-@pytest.mark.parametrize("name", ["pointpillar", "second"])
+def test_names_are_those_of_all_recorded_configurations(shared):
+    recorded = json.loads((shared / "facts/openpcdet_configs_kitti.json").read_text())
+    images = {"CaDDN", "voxel_rcnn_car_focal_multimodal"}
+    assert {f"kitti_models/{name}.yaml" for name in {*NAMES, *images}} == {n for n in recorded if "kitti_models" in n}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_configurations_have_the_published_values(name, shared, root):
     recorded = json.loads((shared / "facts/openpcdet_configs_kitti.json").read_text())
     for path in (f"kitti_models/{name}.yaml", "dataset_configs/kitti_dataset.yaml"):
         assert yaml.safe_load((root / "cfgs" / path).read_text()) == recorded[path]
+
+
+@pytest.mark.parametrize("name", ["centerpoint_kitti", "centerpoint_dyn_pillar_kitti"])
+def test_centerpoint_has_the_values_of_the_recorded_runs(name, shared, root):
+    recorded = json.loads((shared / f"oracles/openpcdet_models/cfgs/{name}.json").read_text())
+    assert yaml.safe_load((root / f"cfgs/kitti_models/{name}.yaml").read_text()) == recorded
 
 
 def test_every_registered_class_has_a_configuration(root):

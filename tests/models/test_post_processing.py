@@ -41,6 +41,18 @@ def test_with_classes_apart_a_box_may_be_found_twice():
     torch.testing.assert_close(found.boxes[:, 0], torch.tensor([20.0, 0, 0]))
 
 
+def test_with_classes_apart_boxes_keep_the_class_they_had():
+    """A second stage has one logit a proposal, whose class is known: each class is suppressed by itself."""
+    labels = torch.tensor([3, 2, 3, 2])
+    scene = Candidates(torch.tensor([A, A, B, C]), logits([0.6], [0.5], [0.9], [0.05]), labels)
+    found = select_detections(scene, settings(multi=True))
+    assert found.labels.tolist() == [2, 3]
+    torch.testing.assert_close(found.scores, torch.tensor([0.5, 0.9]))
+    torch.testing.assert_close(found.boxes, torch.tensor([A, B]))
+    nothing = Candidates(scene.boxes[:0], scene.logits[:0], labels[:0])
+    assert len(select_detections(nothing, settings(multi=True))) == 0
+
+
 def test_the_score_threshold_itself_is_enough():
     scores = torch.tensor([[0.0], [-1e-3]])
     assert len(select_detections(Candidates(torch.tensor([A, C]), scores), settings(score=0.5))) == 1

@@ -11,6 +11,7 @@ from torch import library
 from pcdet.ops.iou3d import (
     boxes_collide_bev,
     boxes_iou3d,
+    boxes_iou3d_published,
     boxes_iou_bev,
     boxes_overlap_bev,
     boxes_overlap_published,
@@ -287,6 +288,28 @@ def test_recorded_published_overlaps(shared, overlap):
     assert np.abs(found - recorded).max() < 2e-6
     assert (found == recorded).mean() > 0.98
     assert (np.abs(boxes_overlap_bev(a, b).numpy() - recorded) > 1e-4).sum() > 30
+
+
+def test_recorded_published_volumes(shared):
+    data = np.load(shared / "oracles" / "ops" / "boxes_iou.npz")
+    a, b = torch.from_numpy(data["in_boxes_a"]), torch.from_numpy(data["in_boxes_b"])
+    error = np.abs(boxes_iou3d_published(a, b).numpy() - data["out_iou3d"])
+    assert error.max() < 2e-6
+
+
+@pytest.mark.parametrize("shift, expected", [((0, 0, 0), 1.0), ((1, 0, 0), 1 / 3), ((0, 0, 1), 1 / 3), ((0, 0, 2), 0)])
+def test_published_volumes_by_hand(shift, expected):
+    box = torch.tensor([[0.0, 0, 0, 2, 2, 2, 0]])
+    moved = box + torch.tensor([*shift, 0, 0, 0, 0])
+    assert boxes_iou3d_published(box, moved).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_published_volumes_of_nothing_and_of_no_numbers():
+    boxes = random_boxes(3)
+    boxes[1, 4], boxes[2, 3:6] = math.nan, 0
+    found = boxes_iou3d_published(boxes, boxes)
+    assert found.isfinite().all() and not found[1].any() and not found[2].any()
+    assert boxes_iou3d_published(boxes[:0], boxes).shape == (0, 3)
 
 
 def test_recorded_geometry_of_random_boxes(shared):

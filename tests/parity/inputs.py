@@ -1,19 +1,24 @@
 """The input of a recorded run, rebuilt from raw KITTI files without the data sets: file, view, range, voxels."""
 
+import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
+from pcdet.config import load_config
 from pcdet.ops.voxelize import voxelize
 from pcdet.structures.batch import Batch
 from pcdet.structures.boxes import boxes_from_kitti_camera
 from pcdet.structures.calibration import Calibration
 from pcdet.structures.dataset_info import DatasetInfo
+
+CONFIGS = Path(__file__).resolve().parents[2] / "cfgs"
 
 
 def info_of(config: Mapping[str, Any]) -> DatasetInfo:
@@ -42,21 +47,48 @@ def processor(config: Mapping[str, Any], *names: str) -> Mapping[str, Any] | Non
     return next((block for block in config["DATA_CONFIG"]["DATA_PROCESSOR"] if block["NAME"] in names), None)
 
 
-def merged_config(configs: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The configuration ``name`` of a table of them, its DATA_CONFIG completed by its base."""
-    config = dict(configs[name])
+def read_config(path: Path) -> Mapping[str, Any]:
+    """A configuration in YAML, or in JSON as :func:`completed` takes it."""
+    return completed(json.loads(path.read_text())) if path.suffix == ".json" else load_config(path).settings
+
+
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a YAML with the base of DATA_CONFIG, which is found in cfgs/dataset_configs by its name.
+
+    As in a YAML, mappings are merged and lists replaced.
+    """
     data = dict(config["DATA_CONFIG"])
-    base = data.pop("_BASE_CONFIG_").rpartition("dataset_configs/")[2]
-    return config | {"DATA_CONFIG": {**configs[f"dataset_configs/{base}"], **data}}
+    base = data.pop("_BASE_CONFIG_", None)
+    if base is None:
+        return dict(config)
+    found = yaml.safe_load((CONFIGS / "dataset_configs" / Path(base).name).read_text())
+    return {**config, "DATA_CONFIG": _merged(found, data)}
 
 
-def load_batch(folder: Path, frames: list[str], config: Mapping[str, Any], info: DatasetInfo) -> Batch:
-    """Frames of a KITTI folder as an evaluation batch."""
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    both = {k: _merged(base[k], v) for k, v in own.items() if isinstance(v, dict) and isinstance(base.get(k), dict)}
+    return {**base, **own, **both}
+
+
+def load_batch(
+    folder: Path,
+    frames: Sequence[str],
+    config: Mapping[str, Any],
+    info: DatasetInfo,
+    image_sizes: Sequence[Sequence[int]] | None = None,
+) -> Batch:
+    """Frames of a KITTI folder as an evaluation batch.
+
+    ``image_sizes`` are height and width of each frame's image, for folders that lack the images themselves.
+    """
     parts: dict[str, list[np.ndarray]] = {"points": []}
     boxes = []
     for i, frame in enumerate(frames):
         calib = Calibration.from_file(folder / "calib" / f"{frame}.txt")
-        cloud = _spread(_load_points(folder, frame, calib, info), processor(config, "sample_points"))
+        size = None
+        if config["DATA_CONFIG"].get("FOV_POINTS_ONLY", True):
+            size = image_sizes[i] if image_sizes else _image_size(folder / "image_2" / f"{frame}.png")
+        cloud = _spread(_load_points(folder, frame, calib, info, size), processor(config, "sample_points"))
         parts["points"].append(np.pad(cloud, ((0, 0), (1, 0)), constant_values=i))
         if info.max_points_per_voxel is not None:
             for key, rows in _voxels(cloud, config, info, i).items():
@@ -84,12 +116,23 @@ def _voxels(cloud: np.ndarray, config: Mapping[str, Any], info: DatasetInfo, sce
     return {"voxels": found.voxels, "voxel_coords": coords, "voxel_num_points": found.num_points}
 
 
-def _load_points(folder: Path, frame: str, calib: Calibration, info: DatasetInfo) -> np.ndarray:
+def _image_size(path: Path) -> tuple[int, int]:
+    """Height and width of a PNG."""
+    with path.open("rb") as file:
+        width, height = struct.unpack(">II", file.read(24)[16:24])
+    return height, width
+
+
+def _load_points(
+    folder: Path, frame: str, calib: Calibration, info: DatasetInfo, image_size: Sequence[int] | None
+) -> np.ndarray:
+    """The points of a frame within the range and, with an ``image_size``, in the camera's view."""
     points = np.fromfile(folder / "velodyne" / f"{frame}.bin", dtype=np.float32).reshape(-1, 4)
-    header = (folder / "image_2" / f"{frame}.png").read_bytes()[:24]
-    width, height = struct.unpack(">II", header[16:24])
-    pixels, depth = calib.lidar_to_image(points)
-    seen = (pixels >= 0).all(axis=1) & (pixels < [width, height]).all(axis=1) & (depth >= 0)
+    seen = np.ones(len(points), dtype=bool)
+    if image_size is not None:
+        height, width = image_size
+        pixels, depth = calib.lidar_to_image(points)
+        seen = (pixels >= 0).all(axis=1) & (pixels < [width, height]).all(axis=1) & (depth >= 0)
     low, high = np.float32(info.point_cloud_range[:2]), np.float32(info.point_cloud_range[3:5])
     return points[seen & (points[:, :2] >= low).all(axis=1) & (points[:, :2] <= high).all(axis=1)]
 

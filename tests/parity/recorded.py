@@ -28,6 +28,7 @@ class Row(NamedTuple):
     what: str
     deviation: float  # at most 1 passes
     note: str = ""
+    compared: bool = True  # False where the model has nothing to compare the record with
 
     @property
     def passed(self) -> bool:

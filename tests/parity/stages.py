@@ -91,11 +91,33 @@ def _no_chance(model: nn.Module) -> Iterator[None]:
 
 
 def _point_targets(model: nn.Module, captured: Captured, batch: Batch) -> dict[str, Any]:
-    """The point head's targets under their recorded names."""
-    source = captured.slots.get("pfe", captured.slots["backbone_3d"])
-    targets = model.point_head.assign(source["point_coords"], batch["gt_boxes"])._asdict()
+    """The point head's targets under their recorded names, as tables of all points."""
+    coords = _points_of(captured)
+    targets = model.point_head.assign(coords, batch["gt_boxes"])
+
+    def table(rows: Tensor | None) -> Tensor | None:
+        if rows is None:
+            return None
+        return rows.new_zeros(len(coords), rows.shape[1]).index_copy(0, targets.positives, rows)
+
     return {
-        f"point_{'cls' if key == 'labels' else key.removesuffix('_labels')}_labels": v for key, v in targets.items()
+        "point_cls_labels": targets.labels,
+        "point_part_labels": table(targets.parts),
+        "point_box_labels": table(targets.codes),
+    }
+
+
+def _points_of(captured: Captured) -> Tensor:
+    return captured.slots.get("pfe", captured.slots["backbone_3d"])["point_coords"]
+
+
+def point_predictions(model: nn.Module, captured: Captured) -> dict[str, Any]:
+    """Decoded boxes and logits of points that are a first stage, under their recorded names."""
+    coords, preds = _points_of(captured), captured.results["point_head"]
+    scenes = model.point_head.decode(preds, coords, len(captured.fed.rois))
+    return {
+        "batch_box_preds": torch.cat([scene.boxes for scene in scenes]),
+        "batch_cls_preds": torch.cat([scene.logits for scene in scenes]),
     }
 
 

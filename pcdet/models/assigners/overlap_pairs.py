@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pcdet.ops.iou3d import boxes_iou3d
+from pcdet.ops.iou3d import boxes_iou3d_published
 from pcdet.structures.boxes import limit_period
 
 
@@ -46,7 +46,7 @@ def nearest_bev_pairs(anchors: Tensor, boxes: Tensor) -> OverlapPairs:
 
 def volume_pairs(anchors: Tensor, boxes: Tensor) -> OverlapPairs:
     """Intersection over union of the rotated volumes. (Y, X, K, 7), (M, 7+)."""
-    overlap = boxes_iou3d(anchors.reshape(-1, 7), boxes)  # (A, M)
+    overlap = boxes_iou3d_published(anchors.reshape(-1, 7), boxes)  # (A, M)
     anchor, box = overlap.nonzero(as_tuple=True)
     return OverlapPairs(anchor, box, overlap[anchor, box])
 

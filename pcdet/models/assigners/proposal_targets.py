@@ -9,7 +9,7 @@ from torch import Tensor
 from pcdet.models import draws
 from pcdet.models.box_coders.choice import AnchorCoderConfig, AnchorCoderName
 from pcdet.models.candidates import Proposals
-from pcdet.ops.iou3d import boxes_iou3d
+from pcdet.ops.iou3d import boxes_iou3d_published
 from pcdet.structures.boxes import rotate_z
 
 
@@ -69,7 +69,7 @@ def match_proposals(rois: Tensor, labels: Tensor, gt: Tensor, by_class: bool) ->
     """
     if len(gt) == 0:
         return rois.new_zeros(len(rois)), torch.zeros_like(labels)
-    overlaps = boxes_iou3d(rois[:, :7], gt[:, :7]).nan_to_num()  # (R, M)
+    overlaps = boxes_iou3d_published(rois[:, :7], gt[:, :7])  # (R, M)
     own_class = (labels[:, None] == gt[:, 7].long()) & (gt[:, 7] > 0)  # (R, M)
     allowed = own_class if by_class else torch.ones_like(own_class)
     iou, match = (overlaps * allowed).max(dim=1)

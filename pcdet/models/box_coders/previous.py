@@ -1,7 +1,7 @@
 """Codes of older checkpoints: as :class:`~pcdet.models.box_coders.residual.ResidualCoder`, in another order or sense.
 
-Before it settled on one box convention, OpenPCDet trained with the width before the length, and with the headings of
-proposals turning clockwise. These coders keep such weights readable.
+Before it settled on one box convention, OpenPCDet trained with the width before the length, and with headings that turn
+clockwise from -y. These coders keep such weights readable.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,14 @@ ORDER = [0, 1, 2, 4, 3]  # of the first codes; the exchange of two is its own in
 
 @dataclass(frozen=True)
 class PreviousResidualDecoder:
-    """Codes as those of a residual coder, with the code of dy before that of dx."""
+    """Codes as those of a residual coder, with the code of dy before that of dx.
+
+    With it an anchor head predicts boxes whose headings are ``clockwise``, and turns them into ours afterwards.
+    """
 
     code_size: ClassVar[int] = 7
     encode_angle_by_sincos: ClassVar[bool] = False
+    clockwise: ClassVar[bool] = True
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """(..., 7+), (..., 7+) -> (..., 7+) codes."""
@@ -33,7 +37,9 @@ class PreviousResidualDecoder:
 
 @dataclass(frozen=True)
 class PreviousResidualRoIDecoder(PreviousResidualDecoder):
-    """The same, with the code of the heading counted clockwise."""
+    """The same for proposals, whose own headings are ours: only the code of the heading is counted clockwise."""
+
+    clockwise: ClassVar[bool] = False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         return _mirror(super().encode(boxes, anchors))

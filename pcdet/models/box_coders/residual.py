@@ -1,6 +1,7 @@
 """Boxes as residuals to anchors (Yan et al., "SECOND: Sparsely Embedded Convolutional Detection", sec. 3.2)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ class ResidualCoder:
     """
 
     encode_angle_by_sincos: bool = False
+    clockwise: ClassVar[bool] = False
 
     @property
     def code_size(self) -> int:

@@ -15,7 +15,7 @@ from pcdet.models.candidates import Candidates
 from pcdet.models.dense_heads.anchors import AnchorClass, anchor_grid
 from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.losses.pointwise import sigmoid_focal_loss, sine_difference, smooth_l1_loss
-from pcdet.structures.boxes import limit_period
+from pcdet.structures.boxes import limit_period, wrap_angle
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.utils.registry import nearest
 
@@ -86,7 +86,7 @@ class AnchorTargets(NamedTuple):
 
     labels: Tensor  # (B, A) int32: 1-based class, 0 background, -1 not judged
     positives: Tensor  # (P,) flat indices into (B, A)
-    boxes: Tensor  # (P, 7) the labelled box of each
+    boxes: Tensor  # (P, 7) the labelled box of each, its heading as the box coder counts it
     codes: Tensor  # (P, code) that box relative to the anchor
     weights: Tensor  # (P,) of its box in the loss
 
@@ -191,8 +191,16 @@ class AnchorHead(nn.Module):
         scene, anchor = positives // labels.shape[1], positives % labels.shape[1]
         by_examples = self.assigner.get("NORM_BY_NUM_EXAMPLES", False)
         count = ((labels >= 0) if by_examples else (labels > 0)).sum(1).clamp(min=1)  # (B,)
+        boxes = self._turned(boxes)
         codes = self.coder.encode(boxes, self.flat_anchors()[anchor])
         return AnchorTargets(labels, positives, boxes, codes, 1 / count[scene])
+
+    def _turned(self, boxes: Tensor) -> Tensor:
+        """Boxes (..., 7+) with headings as the coder counts them, or back again; the same for both."""
+        if not self.coder.clockwise:
+            return boxes
+        heading = wrap_angle(-(boxes[..., 6:7] + math.pi / 2))
+        return torch.cat([boxes[..., :6], heading, boxes[..., 7:]], dim=-1)
 
     def _match(self, gt_boxes: Tensor, generator: torch.Generator | None) -> Matching:
         """Ordered by row, column and kind."""
@@ -251,6 +259,7 @@ class AnchorHead(nn.Module):
         if flat.directions is not None:
             heading = self.direction.into(boxes[..., 6], flat.directions.argmax(-1))  # (B, A)
             boxes = torch.cat([boxes[..., :6], heading.unsqueeze(-1), boxes[..., 7:]], dim=-1)
+        boxes = self._turned(boxes)
         logits = torch.cat([self._all_classes(group) for group in flat.classes], dim=1)  # (B, A, K)
         return [Candidates(*scene) for scene in zip(boxes, logits, strict=True)]
 

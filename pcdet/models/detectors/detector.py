@@ -158,7 +158,9 @@ def _steps(
         raise ValueError(f"a detector has no use for the slots {sorted(slots.keys() - order.keys())}")
     cut = list(order).index(first) + 1
     before, after = dict(list(order.items())[:cut]), dict(list(order.items())[cut:])
-    keys = wiring.batch_keys(info)
+    # An encoder that makes voxels of its own does not look at those of the data set, and takes their place.
+    replaced = wiring.writes(order["vfe"]) if "vfe" in order else ()
+    keys = [key for key in wiring.batch_keys(info) if key not in replaced]
     known = [*keys, *(key for module in before.values() for key in wiring.writes(module))]
     proposed = Proposals._fields if two_stage else ()
     return wiring.plan(before, keys), wiring.plan(after, [*known, *proposed])

@@ -69,6 +69,11 @@ class RoiHead(nn.Module):
                 f"{name}: CLASS_AGNOSTIC must be True: a proposal keeps the class that the first stage gave it, and "
                 "one confidence and one box are predicted for it"
             )
+        if loss_config.get("CLS_LOSS") == "CrossEntropy":
+            raise ValueError(
+                f"{name}: LOSS_CONFIG.CLS_LOSS CrossEntropy compares classes, but there is one confidence for a "
+                "proposal: take BinaryCrossEntropy"
+            )
         if loss_config.get("GRID_3D_IOU_LOSS", False):
             raise ValueError(f"{name}: LOSS_CONFIG.GRID_3D_IOU_LOSS has no implementation, set it to False")
         missing = RoiTargetConfig.__annotations__.keys() - target_config.keys() - {"BOX_CODER", "BOX_CODER_CONFIG"}
@@ -111,12 +116,8 @@ class RoiHead(nn.Module):
 
     def _class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         judged = labels >= 0
-        if self.loss_config.get("CLS_LOSS", "BinaryCrossEntropy") == "CrossEntropy":
-            loss = F.cross_entropy(logits, labels.long().clamp(min=0), reduction="none")  # (B * R,)
-        else:
-            # A label of -1, which is not judged, is no probability.
-            wanted = labels.float().clamp(min=0)
-            loss = F.binary_cross_entropy_with_logits(logits.flatten(), wanted, reduction="none")
+        wanted = labels.float().clamp(min=0)  # a label of -1, which is not judged, is no probability
+        loss = F.binary_cross_entropy_with_logits(logits.flatten(), wanted, reduction="none")  # (B * R,)
         mean = torch.where(judged, loss, 0).sum() / normalizer(judged.sum())
         return mean * self.loss_weights.get("rcnn_cls_weight", 1.0)
 

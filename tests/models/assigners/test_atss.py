@@ -6,7 +6,7 @@ import torch
 from pcdet.models.assigners.atss import match_anchors_adaptively
 from pcdet.models.assigners.axis_aligned import AnchorSet
 from pcdet.models.assigners.overlap_pairs import nearest_bev_rectangles
-from pcdet.ops.iou3d import boxes_iou3d
+from pcdet.ops.iou3d import boxes_iou3d_published
 
 
 def row_of_anchors(cells: int, kinds: int = 1, size=(2.0, 2.0, 2.0)) -> torch.Tensor:
@@ -92,7 +92,7 @@ def test_scenes_without_boxes(rows):
 
 def overlap_table(anchors, boxes, match_height):
     if match_height:
-        return boxes_iou3d(anchors, boxes[:, :7])
+        return boxes_iou3d_published(anchors, boxes[:, :7])
     a, b = nearest_bev_rectangles(anchors)[:, None], nearest_bev_rectangles(boxes)[None]
     sides = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
     area = [(r[..., 2:] - r[..., :2]).prod(-1) for r in (a, b)]

@@ -9,7 +9,7 @@ from pcdet.models.assigners.axis_aligned import AnchorSet, match_anchors, sample
 from pcdet.models.assigners.overlap_pairs import nearest_bev_pairs, nearest_bev_rectangles, volume_pairs
 from pcdet.models.box_coders.residual import ResidualCoder
 from pcdet.models.dense_heads.anchors import anchor_grid
-from pcdet.ops.iou3d import boxes_iou3d
+from pcdet.ops.iou3d import boxes_iou3d_published
 from pcdet.structures.dataset_info import DatasetInfo
 
 CAR = AnchorSet(label=1, first=0, count=2, matched_threshold=0.6, unmatched_threshold=0.45)
@@ -185,7 +185,7 @@ def test_volume_pairs_see_height(anchors):
     box = torch.tensor([[3.0, 0, 1.0, 4, 2, 1.5, 0.0]])
     pairs = volume_pairs(anchors, box)
     assert pairs.overlap.max().item() == pytest.approx(0.5 / 2.5)
-    assert torch.equal(pairs.overlap, boxes_iou3d(anchors.view(-1, 7)[pairs.anchors], box)[:, 0])
+    assert torch.equal(pairs.overlap, boxes_iou3d_published(anchors.view(-1, 7)[pairs.anchors], box)[:, 0])
     assert len(volume_pairs(anchors, box + torch.tensor([0, 0, 5.0, 0, 0, 0, 0])).overlap) == 0
 
 

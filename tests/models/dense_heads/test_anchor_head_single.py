@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from pcdet.models.dense_heads.anchor_head_single import AnchorHeadSingle, AnchorPreds
+from pcdet.structures.boxes import wrap_angle
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.utils.registry import construct
 
@@ -116,17 +117,19 @@ def test_direction_bins_start_at_the_offset(heading, wanted):
     assert head.loss(preds, targets)["rpn_loss_dir"].item() < 1e-6
 
 
+@pytest.mark.parametrize("coder", ["ResidualCoder", "PreviousResidualDecoder"])
 @pytest.mark.parametrize("heading", [-3.1, -1.6, -0.2, 0.0, 0.78, 0.8, 1.5, 2.9, 3.1])
-def test_decoding_undoes_assigning(heading):
+def test_decoding_undoes_assigning(heading, coder):
     """Boxes decoded from the targets are the labelled boxes, whichever way they face."""
-    head = head_of(settings())
+    head = head_of(settings(assigner={"BOX_CODER": coder}))
     box = torch.tensor([[CAR]])
     box[..., 6] = heading
     targets = head.assign(box)
     assert len(targets.positives)
     preds = zero_preds(head)
     preds.box_preds.data.view(-1, 7)[targets.positives] = targets.codes
-    offset = (heading - 0.78539) % (2 * math.pi)
+    turned = -heading - math.pi / 2 if coder == "PreviousResidualDecoder" else heading
+    offset = (turned - 0.78539) % (2 * math.pi)
     preds.dir_cls_preds.data.view(-1, 2)[:, int(offset // math.pi)] = 1
     [scene] = head.decode(preds)
     decoded = scene.boxes[targets.positives]
@@ -167,6 +170,16 @@ def test_sine_and_cosine_codes():
     preds = zero_preds(head)._replace(box_preds=torch.zeros(1, 4, 4, 32))
     loss = head.loss(preds, targets)["rpn_loss_loc"]
     assert loss.item() == pytest.approx(2 * (2 - 1 / 18), rel=1e-5)  # the cosine differs by 2
+
+
+def test_headings_of_older_checkpoints_turn_clockwise():
+    """PreviousResidualDecoder: an anchor's own box, predicted with heading 0, looks along -y here."""
+    options = settings(USE_DIRECTION_CLASSIFIER=False, assigner={"BOX_CODER": "PreviousResidualDecoder"})
+    head = head_of(options)
+    boxes = head.decode(zero_preds(head)._replace(dir_cls_preds=None))[0].boxes
+    wanted = wrap_angle(torch.tensor([-math.pi / 2, -1.57 - math.pi / 2]))
+    torch.testing.assert_close(boxes[:, 6], wanted.repeat(len(boxes) // 2))
+    torch.testing.assert_close(boxes[:, :6], head.flat_anchors()[:, :6])
 
 
 def test_class_agnostic_heads_know_one_class():

@@ -164,3 +164,15 @@ def only_scene(batch, scene):
     out = {key: batch[key][rows] for key in ("voxels", "voxel_num_points")}
     out["voxel_coords"] = batch["voxel_coords"][rows] * torch.tensor([0, 1, 1, 1], dtype=torch.int32)
     return out | {"batch_size": 1, "gt_boxes": batch["gt_boxes"][scene : scene + 1]}
+
+
+def test_an_encoder_with_voxels_of_its_own_takes_the_place_of_the_data_sets(detector, kitti_info, made_batch):
+    """As in OpenPCDet, dynamic encoders also train on data whose processors make voxels; they read the points."""
+    batch = made_batch(kitti_info("second"), voxels=[200, 100], boxes=[2, 1])
+    points = [row[:n] for row, n in zip(batch["voxels"], batch["voxel_num_points"], strict=True)]
+    scenes = batch["voxel_coords"][:, :1].repeat_interleave(batch["voxel_num_points"], dim=0)
+    batch["points"] = torch.cat([scenes.float(), torch.cat(points)], dim=1)
+    wanted = detector("second").train()(batch)
+    found = detector("second", VFE={"NAME": "DynMeanVFE"}).train()(batch | {"voxels": batch["voxels"] * torch.nan})
+    for name, loss in wanted.losses.items():
+        torch.testing.assert_close(found.losses[name], loss, rtol=1e-3, atol=1e-4)

@@ -123,6 +123,8 @@ def test_options_that_do_not_fit(kitti_info, roi_options):
     info = kitti_info("second")
     with pytest.raises(ValueError, match="CLASS_AGNOSTIC must be True"):
         Head(info, **roi_options(class_agnostic=False))
+    with pytest.raises(ValueError, match="CrossEntropy compares classes, but there is one confidence"):
+        Head(info, **roi_options(loss_config={"CLS_LOSS": "CrossEntropy"}))
     with pytest.raises(ValueError, match="GRID_3D_IOU_LOSS"):
         Head(info, **roi_options(loss_config={"GRID_3D_IOU_LOSS": True}))
     with pytest.raises(ValueError, match="code_weights has 2 numbers"):
