@@ -78,6 +78,7 @@ ALLOWED: dict[str, str] = {
     "models/pfe/keypoints.py::proposal_centric_keypoints": SIZE,
     "models/pfe/voxel_set_abstraction.py::VoxelSetAbstraction._sample": SIZE,
     "models/pfe/voxel_set_abstraction.py::_near_rois": COMPACT,
+    "models/post_processing.py::_in_columns": "how many classes are found; the suppression of each waits anyway",
     "models/post_processing.py::suppress": "how many boxes pass the threshold",
     "models/roi_heads/base.py::RoiHead.loss": POSITIVES,
     "models/roi_heads/parta2_head.py::PartA2FCHead._pool": COMPACT,

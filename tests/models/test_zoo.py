@@ -8,6 +8,7 @@ import torch
 from zoo import NAMES, batch_of, simulated_scene, small_dataset, small_model
 
 from pcdet.datasets.clouds import read_cloud
+from pcdet.models.candidates import Proposals
 
 STEPS = 10
 
@@ -63,6 +64,25 @@ BAD = {
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_scenes_give_finite_results(name, case):
     check(small_model(name), name, batch_of(small_dataset(name, BAD[case]())))
+
+
+def only_padding(module, inputs, found):
+    return Proposals(
+        torch.zeros_like(found.rois), torch.zeros_like(found.roi_scores), torch.ones_like(found.roi_labels)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_proposals(name):
+    """A second stage gets nothing to refine: all rows of its proposals are padding."""
+    model = copy.deepcopy(small_model(name))
+    if not model.two_stage:
+        return
+    model.roi_head.proposal_layer.register_forward_hook(only_padding)
+    batch = batch_of(small_dataset(name, [simulated_scene(0), simulated_scene(1)]))
+    check(model, name, batch)
+    with torch.no_grad():
+        assert [len(scene) for scene in model.eval()(batch)] == [0, 0]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,17 +20,17 @@ from pcdet.structures.scene import Scene
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(
     str(path.relative_to(ROOT / "cfgs").with_suffix(""))
-    for folder in ("kitti_models", "synthetic_models")
+    for folder in ("kitti_models", "custom_models", "synthetic_models")
     for path in (ROOT / "cfgs" / folder).glob("*.yaml")
     if "overfit" not in path.stem and "pointnet" not in path.stem
 )
-# Horizontal size of a voxel in the YAML -> the one here and the range; both with 128 x 128 cells.
+# Horizontal size of a voxel in the YAML -> the one here and the range x1 y1 x2 y2; both with 128 x 128 cells.
 GRIDS = {
-    0.05: (0.1, [0, -6.4, -3, 12.8, 6.4, 1]),
-    0.1: (0.1, [0, -6.4, -3, 12.8, 6.4, 1]),
-    0.16: (0.16, [0, -10.24, -3, 20.48, 10.24, 1]),
-    0.2: (0.16, [0, -10.24, -3, 20.48, 10.24, 1]),
-    0.24: (0.16, [0, -10.24, -3, 20.48, 10.24, 1]),
+    0.05: (0.1, [0, -6.4, 12.8, 6.4]),
+    0.1: (0.1, [0, -6.4, 12.8, 6.4]),
+    0.16: (0.16, [0, -10.24, 20.48, 10.24]),
+    0.2: (0.16, [0, -10.24, 20.48, 10.24]),
+    0.24: (0.16, [0, -10.24, 20.48, 10.24]),
 }
 SMALL = {"POOL_SIZE": 4, "NUM_KEYPOINTS": 64, "NUM_SAMPLED_POINTS": 64, "ROI_PER_IMAGE": 16, "NMS_POST_MAXSIZE": 24}
 POINTS = {"BACKBONE_3D": [128, 64, 32, 16], "ROI_HEAD": [16, 8, -1]}
@@ -74,14 +74,15 @@ def small_config(name: str) -> dict[str, Any]:
     """The configuration with a small range, few filters in two dimensions and few points."""
     settings = copy.deepcopy(load_config(ROOT / "cfgs" / f"{name}.yaml").settings)
     data, model = settings.DATA_CONFIG, settings.MODEL
-    data.POINT_CLOUD_RANGE = GRIDS[0.05][1]
+    low, high = data.POINT_CLOUD_RANGE[2], data.POINT_CLOUD_RANGE[5]
+    x1, y1, x2, y2 = GRIDS[0.05][1]
     for block in data.DATA_PROCESSOR:
         if "VOXEL_SIZE" in block:
-            size, area = GRIDS[block.VOXEL_SIZE[0]]
+            size, (x1, y1, x2, y2) = GRIDS[block.VOXEL_SIZE[0]]
             block.VOXEL_SIZE = [size, size, block.VOXEL_SIZE[2]]
-            data.POINT_CLOUD_RANGE = area
         if "NUM_POINTS" in block:
             block.NUM_POINTS = {"train": 512, "test": 512}
+    data.POINT_CLOUD_RANGE = [x1, y1, low, x2, y2, high]
     _shrink(model)
     for slot, points in POINTS.items():
         if "NPOINTS" in model.get(slot, {}).get("SA_CONFIG", {}):
@@ -106,6 +107,7 @@ def _shrink(block: Any) -> None:
 def small_dataset(name: str, scenes: list[Scene], **voxel_options: Any) -> SimulatedScenes:
     """The scenes as the configuration's processors make them; ``voxel_options`` change the voxelizer's."""
     config = small_config(name)
+    scenes = [as_own_data(scene, config) if "Car" not in config.CLASS_NAMES else scene for scene in scenes]
     processors = [
         {**block, **voxel_options} if "MAX_NUMBER_OF_VOXELS" in block else block
         for block in config.DATA_CONFIG.DATA_PROCESSOR
@@ -118,6 +120,14 @@ def small_dataset(name: str, scenes: list[Scene], **voxel_options: Any) -> Simul
         data_augmentor=None,
         data_processor=processors,
     )
+
+
+def as_own_data(scene: Scene, config: dict[str, Any]) -> Scene:
+    """With the name that cars have in configurations for own data, and as high in the range as before."""
+    lift = np.array([0, 0, config.DATA_CONFIG.POINT_CLOUD_RANGE[2] + 3, 0, 0, 0, 0], dtype=np.float32)
+    names = np.where(scene.gt_names == "Car", config.CLASS_NAMES[0], scene.gt_names)
+    points = scene.points + lift[: scene.points.shape[1]]
+    return scene.with_(points=points, gt_boxes=scene.gt_boxes + lift, gt_names=names)
 
 
 def batch_of(dataset: SimulatedScenes) -> Batch:

@@ -8,6 +8,7 @@ from torch import Tensor
 from pcdet.ops.furthest_point_sampling import furthest_point_sample_stack, sector_furthest_point_sample
 
 PAIRS_AT_ONCE = 1 << 24  # bounds the memory of the distances
+FAR = 1e6  # metres; nothing is near to it
 
 
 def furthest_keypoints(points: Tensor, counts: Sequence[int], num_keypoints: int) -> list[Tensor]:
@@ -52,16 +53,19 @@ def near_proposals(
 ) -> Tensor:
     """Is a point at most half the diagonal of the nearest proposal (by its centre) plus ``margin`` metres from it?
 
-    -> (N,) bool. A row of zeros, which pads a scene, is a proposal like any other, as in the published code.
+    -> (N,) bool. Rows of zeros, which pad a scene to the largest of its batch, are no proposals: what is near then does
+    not depend on the other scenes. (In OpenPCDet they are boxes at the sensor.)
     """
     if len(rois) == 0:
         return torch.zeros(len(points), dtype=torch.bool, device=points.device)
     rois = rois.detach().float()
-    reach = rois[:, 3:6].norm(dim=1) / 2 + margin  # (R,)
+    real = (rois[:, 3:6] != 0).any(dim=1)  # (R,)
+    reach = torch.where(real, rois[:, 3:6].norm(dim=1) / 2 + margin, 0)  # (R,)
+    centres = torch.where(real.unsqueeze(1), rois[:, :3], FAR)  # (R, 3)
     step = max(1, PAIRS_AT_ONCE // len(rois))
     near = []
     for some in points.float().split(step):
-        distance = torch.cdist(some, rois[:, :3], compute_mode="donot_use_mm_for_euclid_dist")  # (n, R)
+        distance = torch.cdist(some, centres, compute_mode="donot_use_mm_for_euclid_dist")  # (n, R)
         least, box = distance.min(dim=1)
         near.append(least < reach[box])
     return torch.cat(near)

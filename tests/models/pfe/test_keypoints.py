@@ -45,6 +45,14 @@ def test_parts_change_nothing(pairs, monkeypatch):
     assert torch.equal(near_proposals(points, rois, 0.5), expected)
 
 
+def test_rows_that_pad_a_scene_are_no_proposals():
+    """Otherwise the result of PV-RCNN++ would depend on how many proposals other scenes of the batch have."""
+    rois = torch.tensor([[10.0, 0, 0, 3, 4, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
+    points = torch.tensor([[0.5, 0, 0], [4, 0, 0], [8, 0, 0]])
+    assert near_proposals(points, rois, 4.0).tolist() == [False, True, True]
+    assert near_proposals(points, rois[1:], 4.0).tolist() == [False] * 3
+
+
 def test_nothing_is_near_where_nothing_is():
     assert near_proposals(torch.rand(3, 3), torch.zeros(0, 7), 9.0).tolist() == [False] * 3
     assert near_proposals(torch.zeros(0, 3), torch.zeros(2, 7), 9.0).shape == (0,)
@@ -53,8 +61,8 @@ def test_nothing_is_near_where_nothing_is():
 def test_proposals_draw_the_keypoints():
     """Of three scenes one has points near its box, one has none near it, and one has no points."""
     points = torch.cat([LINE, LINE + 30])
-    rois = torch.zeros(3, 1, 7)
-    rois[0, 0, :3] = torch.tensor([1.5, 0, 0])
+    rois = torch.tensor([[1.5, 0, 0, 0.01, 0.01, 0.01, 0]]).repeat(3, 1, 1)
+    rois[1:, 0, 0] = -50
     rows = proposal_centric_keypoints(points, [4, 4, 0], rois, num_keypoints=8, num_sectors=1, radius=1.0)
     assert [sorted(some.tolist()) for some in rows] == [[1, 3], [4], []]
 
