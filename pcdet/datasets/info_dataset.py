@@ -96,6 +96,10 @@ class InfoDataset(SceneDataset):
         """AP of one result a frame against the frames' ``annos``."""
 
     @abc.abstractmethod
+    def precision_names(self) -> set[str]:
+        """Every metric that :meth:`average_precision` may give."""
+
+    @abc.abstractmethod
     def objects_of(self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> "Objects":
         """What the analysis measures: the frames' ``annos`` with one result a frame."""
 
@@ -186,6 +190,12 @@ class InfoDataset(SceneDataset):
         recalls = recall_by_stage(wanted, ordered, recall_thresholds)
         lines = [f"{tag.replace('/', '_')}: {value:f}" for tag, value in recalls.items()]
         return EvalReport(report.metrics | table.metrics | recalls, "\n".join([report.text, table.text, *lines]))
+
+    def metric_names(self, *, recall_thresholds: Sequence[float] = (0.3, 0.5, 0.7)) -> set[str]:
+        """Every metric that :meth:`evaluate` may give, with these options; none where the split has no labels."""
+        from pcdet.evaluation.recall import metric_names
+
+        return self.precision_names() | metric_names(self.class_names, recall_thresholds) if self.has_labels else set()
 
     def truths_of(self, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The ``annos`` of the frame of each result. Raises ``ValueError`` where the split has no labels."""

@@ -53,6 +53,11 @@ def evaluate(labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[
     return EvalReport(metrics, _text(matrix, metrics, class_names))
 
 
+def metric_names(class_names: Sequence[str]) -> set[str]:
+    """Every name that :func:`evaluate` may give."""
+    return {"accuracy/overall", "accuracy/mean_class", *(f"accuracy_of/{name}" for name in class_names)}
+
+
 def _called(predictions: np.ndarray, num_class: int) -> np.ndarray:
     """(N,) classes, whether given as such or as (N, K) scores."""
     if predictions.ndim == 1:

@@ -215,6 +215,12 @@ def recall_by_stage(
     return recalls
 
 
+def metric_names(class_names: Sequence[str], thresholds: Sequence[float]) -> set[str]:
+    """Every name that :attr:`RecallTable.metrics` and :func:`recall_by_stage` may give."""
+    by_class = {f"{kind}_at_score/{name}" for kind in ("recall", "precision") for name in class_names}
+    return by_class | {f"recall/{stage}_{t:g}" for stage in ("roi", "rcnn") for t in thresholds}
+
+
 def _best_overlaps(truth: torch.Tensor, found: torch.Tensor) -> np.ndarray:
     """(M, 7), (D, 7) -> (M,) the largest 3-D IoU of each ground truth with any box."""
     if not len(found):

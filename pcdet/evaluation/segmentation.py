@@ -56,6 +56,11 @@ def evaluate_semantic(matrix: np.ndarray, class_names: Sequence[str]) -> EvalRep
     return EvalReport(metrics, "\n".join(lines))
 
 
+def semantic_names(class_names: Sequence[str]) -> set[str]:
+    """Every name that :func:`evaluate_semantic` may give."""
+    return {"accuracy/overall", "accuracy/mean_class", "iou/mean", *(f"iou_of/{name}" for name in class_names)}
+
+
 def cloud_iou(labels: np.ndarray, called: np.ndarray, parts: Sequence[int]) -> float:
     """Mean IoU over the parts of one object's category.
 
@@ -110,3 +115,9 @@ def evaluate_parts(
         for c, (n, v) in zip(there, by_category.items(), strict=True)
     ]
     return EvalReport(metrics, "\n".join(lines))
+
+
+def part_names(category_names: Sequence[str]) -> set[str]:
+    """Every name that :func:`evaluate_parts` may give."""
+    own = {"iou/instance_mean", "iou/class_mean", "accuracy/overall", "accuracy/mean_class"}
+    return own | {f"iou_of/{name}" for name in category_names}

@@ -194,6 +194,12 @@ class CustomDataset(InfoDataset):
             why_ignored=OUTSIDE,
         )
 
+    def precision_names(self) -> set[str]:
+        """By class and band."""
+        from pcdet.evaluation.lidar import metric_names
+
+        return metric_names(self.class_names, self.bands)
+
     def objects_of(self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> "Objects":
         """In the LiDAR frame. Objects outside POINT_CLOUD_RANGE are not asked for."""
         from pcdet.evaluation.analysis import lidar_objects

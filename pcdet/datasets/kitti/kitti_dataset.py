@@ -187,6 +187,12 @@ class KittiDataset(InfoDataset):
 
         return evaluate(truths, results, self.class_names)
 
+    def precision_names(self) -> set[str]:
+        """Those of KITTI's table."""
+        from pcdet.evaluation.kitti import metric_names
+
+        return metric_names(self.class_names)
+
     def objects_of(self, truths: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> "Objects":
         """In the camera frame, with the points of each box where the infos count them."""
         from pcdet.evaluation.analysis import kitti_objects

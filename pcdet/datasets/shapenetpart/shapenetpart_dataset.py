@@ -128,6 +128,12 @@ class ShapeNetPartDataset(SegmentedClouds):
         names = self.info.category_names
         return evaluate_parts(results, categories, names, self.parts_of, self.class_names)
 
+    def metric_names(self) -> set[str]:
+        """Every metric that :meth:`evaluate` may give."""
+        from pcdet.evaluation.segmentation import part_names
+
+        return part_names(self.info.category_names)
+
 
 def _lists(training: bool, train_lists: Sequence[str], split: EvalSplit) -> tuple[str, ...]:
     if training or split == "train":

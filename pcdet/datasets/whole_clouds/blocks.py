@@ -132,6 +132,12 @@ class RoomBlocks(SegmentedClouds):
 
         return evaluate_semantic(self.confusion(results), self.class_names)
 
+    def metric_names(self) -> set[str]:
+        """Every metric that :meth:`evaluate` may give."""
+        from pcdet.evaluation.segmentation import semantic_names
+
+        return semantic_names(self.class_names)
+
 
 def class_weights(pack: Pack, num_class: int) -> tuple[float, ...]:
     """``1 / log(1.2 + share)`` of each class among the labelled points, as published for ScanNet."""

@@ -67,6 +67,12 @@ class ClassifiedClouds(CloudDataset):
         logits = np.array([result["logits"] for result in ordered]).reshape(-1, len(self.class_names))
         return evaluate(labels, logits, self.class_names)
 
+    def metric_names(self) -> set[str]:
+        """Every metric that :meth:`evaluate` may give."""
+        from pcdet.evaluation.classification import metric_names
+
+        return metric_names(self.class_names)
+
     def confusion(self, results: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(K, K) true classes in rows."""
         from pcdet.evaluation.classification import confusion_matrix

@@ -6,10 +6,10 @@ from typing import Any
 from pcdet.evaluation.kitti.average_precision import average_precisions
 from pcdet.evaluation.kitti.files import read_annos
 from pcdet.evaluation.kitti.measure import Entry
-from pcdet.evaluation.kitti.report import metrics_of, text_of
+from pcdet.evaluation.kitti.report import metric_names, metrics_of, text_of
 from pcdet.evaluation.report import EvalReport
 
-__all__ = ["Entry", "average_precisions", "evaluate", "read_annos"]
+__all__ = ["Entry", "average_precisions", "evaluate", "metric_names", "read_annos"]
 
 
 def evaluate(

@@ -31,6 +31,13 @@ def metrics_of(entries: Sequence[Entry]) -> dict[str, float]:
     return out
 
 
+def metric_names(class_names: Sequence[str]) -> set[str]:
+    """Every tag that :func:`metrics_of` may give for these classes."""
+    levels = [f"{d.name}_{kind}" for d in DIFFICULTIES for kind in ("R40", "R11", "exact")]
+    heads = [f"{name}_{tag}{loose}" for name in class_names for tag in TAGS.values() for loose in ("", "_loose")]
+    return {f"{head}/{level}" for head in heads for level in levels}
+
+
 def as_json(entries: Sequence[Entry]) -> dict[str, Any]:
     """Every number, unrounded: ``ap`` and ``ap_loose`` as metric -> class -> R11, R40 -> easy, moderate, hard.
 

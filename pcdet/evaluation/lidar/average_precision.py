@@ -118,6 +118,12 @@ def _metrics(entries: Sequence[Entry], bands: Sequence[Band]) -> dict[str, float
     return out
 
 
+def metric_names(class_names: Sequence[str], bands: Sequence[Band]) -> set[str]:
+    """Every name that :func:`evaluate` may give for these classes and bands."""
+    heads = [f"{name}_{metric}{loose}" for name in class_names for metric in ("3d", "bev") for loose in ("", "_loose")]
+    return {f"{head}/{band.name}_{kind}" for head in heads for band in bands for kind in ("R40", "R11", "exact")}
+
+
 def _text(entries: Sequence[Entry], bands: Sequence[Band], frames: int, removed: Mapping[str, int], why: str) -> str:
     """Warnings and a table; KITTI's layout with the bands in the place of difficulties."""
     levels = ", ".join(band.name for band in bands)

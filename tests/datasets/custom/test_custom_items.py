@@ -104,6 +104,7 @@ def test_results_and_their_files(small_custom, custom_settings, tmp_path):
 def test_the_evaluation_of_perfect_results(small_custom, custom_settings):
     data = build(custom_settings, small_custom)
     report = data.evaluate(perfect(data)[::-1])
+    assert report.metrics.keys() <= data.metric_names()
     assert report.metrics["Vehicle_3d/all_exact"] == report.metrics["Vehicle_bev/0-30m_exact"] == 100
     assert report.metrics["recall_at_score/Vehicle"] == report.metrics["recall/rcnn_0.7"] == 1
     assert not any(tag.startswith("Cyclist_3d") for tag in report.metrics)

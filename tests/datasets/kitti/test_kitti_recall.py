@@ -63,5 +63,7 @@ def test_a_second_stage_has_the_recall_of_both_its_ends(data):
         Detections(none.boxes, none.scores, none.labels, proposals=torch.zeros(0, 7), refined=torch.zeros(0, 7)),
     ]
     metrics = data.evaluate(data.to_results(batch, found), recall_thresholds=[0.5]).metrics
+    assert metrics.keys() <= data.metric_names(recall_thresholds=[0.5])
+    assert "recall/roi_0.7" not in data.metric_names(recall_thresholds=[0.5])
     assert metrics["recall/roi_0.5"] == 0
     assert metrics["recall/rcnn_0.5"] == 1

@@ -102,6 +102,7 @@ def test_d5_a_split_without_labels_has_no_metrics_but_results(small_kitti, data_
     assert "gt_boxes" not in batch
     report = data.evaluate(data.to_results(batch, [detections(1)]))
     assert report.metrics == {} and "no ground truth in this split, metrics skipped" in report.text
+    assert data.metric_names() == set()
 
 
 def test_training_on_a_split_without_labels_is_refused(small_kitti, data_settings):
@@ -138,4 +139,5 @@ def test_perfect_detections_are_scored_by_the_metric(small_kitti, data_settings)
     ]
     report = data.evaluate(data.to_results(batch, found))
     assert "Car" in report.text and report.metrics
+    assert report.metrics.keys() <= data.metric_names()
     assert all(np.isfinite(v) for v in report.metrics.values())

@@ -85,6 +85,7 @@ def test_perfect_results(root):
     labels = [data[i]["point_labels"].astype(np.int16) for i in range(len(data))]
     results = [{"frame_id": "x", "index": i, "labels": v, "called": np.maximum(v, 0)} for i, v in enumerate(labels)]
     metrics = data.evaluate(results).metrics
+    assert metrics.keys() <= data.metric_names()
     assert metrics["iou/mean"] == 1.0 and metrics["accuracy/overall"] == 1.0
 
 

@@ -104,6 +104,7 @@ def test_the_evaluation_of_perfect_and_of_one_sided_results(root, tmp_path):
     labels = [data[i]["point_labels"].astype(np.int16) for i in range(2)]
     right = [{"frame_id": data.frame_id(i), "index": i, "labels": labels[i], "called": labels[i]} for i in range(2)]
     report = data.evaluate(right)
+    assert report.metrics.keys() <= data.metric_names()
     assert report.metrics["iou/instance_mean"] == 1.0 and report.metrics["iou_of/Bag"] == 1.0
     wrong = [{**right[0], "called": np.zeros(16, np.int16)}, right[1]]
     share = float((labels[0] == 0).mean())  # IoU of the first part; the second has 0
