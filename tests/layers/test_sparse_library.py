@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from pcdet.layers import sparse
-from pcdet.layers.sparse import SparseConvTensor, library
+from pcdet.layers.sparse import SparseConvTensor, library, measure
 from pcdet.layers.sparse.modules import SparseConvolution
+from pcdet.layers.sparse.rulebook import build_rulebook
 
 
 class DoubleTensor:
@@ -98,7 +99,7 @@ def choice(monkeypatch, caplog):
         library._choose.cache_clear()
         caplog.clear()
         monkeypatch.setattr(library, "_load", lambda name: name if name in installed else None)
-        return library.gpu_library(), caplog.text
+        return library.gpu_library(torch.device("cuda", 0)), caplog.text
 
     yield choose
     library._choose.cache_clear()
@@ -109,11 +110,57 @@ def test_without_a_library_a_hint_says_what_to_install(choice):
     assert chosen is None and "WARNING" in log and "pcdet[gpu]" in log
 
 
-def test_the_log_says_which_library_runs_and_why(choice):
+@pytest.fixture
+def times(monkeypatch):
+    """Milliseconds by library, "own" for our layers, in place of measured ones; one that raises cannot run."""
+    numbers: dict = {}
+
+    def look_up(peer, device):
+        value = numbers[peer or "own"]
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    monkeypatch.setattr(measure, "milliseconds", look_up)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "numbers, fastest, named",
+    [
+        ({"spconv": 1.2, "spconv_triton": 1.8, "own": 3.0}, "spconv", "by spconv: "),
+        ({"spconv": 1.9, "spconv_triton": 1.8, "own": 3.0}, "spconv_triton", "by spconv-triton: "),
+        ({"spconv": 9.9, "spconv_triton": 9.8, "own": 3.0}, None, "by the layers of this package, in torch: "),
+    ],
+)
+def test_the_fastest_of_all_that_are_there_is_chosen_and_the_log_has_the_times(choice, times, numbers, fastest, named):
+    times |= numbers
     chosen, log = choice("spconv", "spconv_triton")
-    assert chosen == "spconv" and "by spconv: its CUDA kernels are installed" in log and "WARNING" not in log
-    chosen, log = choice("spconv_triton")
-    assert chosen == "spconv_triton" and "by spconv-triton: it is installed, and spconv is not" in log
+    assert chosen == fastest and named in log and "WARNING" not in log
+    assert all(f"{ms:.2f} ms" in log for ms in numbers.values())
+
+
+def test_a_library_that_cannot_run_here_is_named_and_left_out(choice, times):
+    times |= {"spconv": RuntimeError("CUDA error: no kernel image is available\nmore"), "own": 3.0}
+    chosen, log = choice("spconv")
+    assert chosen is None and "spconv is installed but cannot run here: CUDA error: no kernel image is available" in log
+
+
+@pytest.mark.parametrize("peer", [None, DOUBLE])
+def test_a_time_is_measured_and_no_draw_is_taken_from_the_run(peer):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        assert 0 < measure.milliseconds(peer, torch.device("cpu"), blocks=20) < 60_000
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_third_of_the_cells_around_a_measured_site_are_sites():
+    indices = measure._sites(200)
+    assert len(indices.unique(dim=0)) == len(indices) == 3200
+    x = SparseConvTensor(torch.zeros(len(indices), 1), indices, measure.GRID, 1)
+    table = build_rulebook(x.sites, sparse.SubMConv3d(1, 1, 3).geometry).table
+    assert 0.3 < (table >= 0).float().mean() < 0.45
 
 
 def test_where_the_same_bits_are_asked_for_spconv_is_passed_over(choice):

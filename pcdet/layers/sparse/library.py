@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -24,45 +25,60 @@ HINT = (
 
 LIBRARIES, OWN = ("spconv", "spconv_triton"), "own"
 NAMES = {"spconv": "spconv", "spconv_triton": "spconv-triton", OWN: "the layers of this package, in torch"}
-REASONS = {
-    "spconv": "its CUDA kernels are installed",
-    "spconv_triton": "it is installed, and spconv is not",
-    OWN: "no library for it is installed",
-}
-
 _twins: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 
 
-def gpu_library() -> ModuleType | None:
-    """The library that convolves on a GPU, or ``None`` for our own layers; the log says which, and what else there is.
+def gpu_library(device: torch.device) -> ModuleType | None:
+    """The library that convolves on a GPU, or ``None`` for our own layers; the log says which, and why.
 
-    spconv's CUDA build if it is installed, else spconv-triton. Where ``torch.use_deterministic_algorithms`` asks for
-    the same bits on every run, spconv, whose authors promise none, is passed over. The environment variable
-    ``PCDET_SPARSE`` names one of ``spconv``, ``spconv_triton`` and ``own`` to overrule this, as for a comparison.
+    Where one is installed it is the fastest of all that are there, our layers among them, at a typical level of a
+    backbone (``measure.py``), which is tried at the first convolution of a process. Ranks measure by themselves, and
+    may choose differently; they exchange gradients, which that does not touch. Where
+    ``torch.use_deterministic_algorithms`` asks for the same bits on every run nothing is measured: spconv, whose
+    authors promise none, is passed over, and spconv-triton is taken before our layers. The environment variable
+    ``PCDET_SPARSE`` names one of ``spconv``, ``spconv_triton`` and ``own`` to overrule this.
 
     Raises ``ValueError`` for another name, or one that is not installed.
     """
-    return _choose(torch.are_deterministic_algorithms_enabled(), os.environ.get("PCDET_SPARSE", ""))
+    return _choose(torch.are_deterministic_algorithms_enabled(), os.environ.get("PCDET_SPARSE", ""), device)
 
 
-@lru_cache(maxsize=8)
-def _choose(deterministic: bool, wanted: str) -> ModuleType | None:
+@lru_cache(maxsize=32)
+def _choose(deterministic: bool, wanted: str, device: torch.device) -> ModuleType | None:
     if wanted and wanted not in (*LIBRARIES, OWN):
         raise ValueError(f"PCDET_SPARSE is '{wanted}'; it may be one of {', '.join((*LIBRARIES, OWN))}")
     present = {name: module for name in LIBRARIES if (module := _load(name)) is not None}
     if wanted in LIBRARIES and wanted not in present:
         raise ValueError(f"PCDET_SPARSE is '{wanted}', but that has no build for a GPU here: {HINT}")
-    allowed = [name for name in present if not (deterministic and name == "spconv")]
-    name = wanted or (allowed or [OWN])[0]
-    reason = "PCDET_SPARSE says so" if wanted else REASONS[name]
-    if not wanted and name != "spconv" and "spconv" in present:
+    if wanted:
+        name, reason = wanted, "PCDET_SPARSE says so"
+    elif not present:
+        name, reason = OWN, "no library for it is installed"
+    elif deterministic:
+        name = "spconv_triton" if "spconv_triton" in present else OWN
         reason = "it gives the same bits on every run, which torch.use_deterministic_algorithms asks for"
+    else:
+        name, reason = _fastest(present, device)
     message = f"sparse convolutions on this GPU are computed by {NAMES[name]}: {reason}"
-    if name == OWN and not present:
+    if not present:
         get_logger().warning("%s; faster: %s", message, HINT)
     else:
         get_logger().info("%s", message)
     return present.get(name)
+
+
+def _fastest(present: Mapping[str, ModuleType], device: torch.device) -> tuple[str, str]:
+    """The name of the fastest candidate, and the times of all in words."""
+    from pcdet.layers.sparse.measure import milliseconds
+
+    times = {OWN: milliseconds(None, device)}
+    for name, module in present.items():
+        try:
+            times[name] = milliseconds(module, device)
+        except RuntimeError as error:  # such as a build for other cards
+            get_logger().warning("%s is installed but cannot run here: %s", NAMES[name], str(error).partition("\n")[0])
+    listed = ", ".join(f"{NAMES[name]} {ms:.2f} ms" for name, ms in sorted(times.items(), key=lambda item: item[1]))
+    return min(times, key=times.get), f"the fastest of those measured, {listed}"
 
 
 def _load(name: str) -> ModuleType | None:

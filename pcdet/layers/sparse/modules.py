@@ -7,6 +7,7 @@ taken as spconv 2's.
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +75,10 @@ class SparseConvolution(SparseModule):
     @torch.compiler.disable  # the sites are data: a compiled model runs this layer as it is
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         self._require_input(x)
-        peer = library.gpu_library() if x.features.is_cuda else None
+        return self.computed_by(library.gpu_library(x.features.device) if x.features.is_cuda else None, x)
+
+    def computed_by(self, peer: ModuleType | None, x: SparseConvTensor) -> SparseConvTensor:
+        """The convolution by the library ``peer``, or by this package's own kernels where it is ``None``."""
         if peer is not None:
             return library.convolve(peer, self, x)
         rulebook = self._rulebook(x)
