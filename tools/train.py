@@ -1,6 +1,7 @@
 """Train a detector or a classifier from a YAML, and evaluate what was trained."""
 
 import argparse
+import contextlib
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +59,16 @@ def note_status(given: argparse.Namespace, status: str) -> None:
 
 def train_and_evaluate(given: argparse.Namespace, config: "Config", device: Any) -> bool:
     """Do what is left to do of the run. Returns whether it is over: not if a signal has ended the training."""
+    from pcdet.utils import distributed as ranks
+    from pcdet.utils.folder_lock import holding
+
     folder = output_folder(given, config)
+    with holding(folder) if ranks.is_main() else contextlib.nullcontext():
+        return in_folder(given, config, folder, device)
+
+
+def in_folder(given: argparse.Namespace, config: "Config", folder: Path, device: Any) -> bool:
+    """The same in a folder that no other run writes to."""
     logger = open_log(given, config, folder)
     found = find_checkpoint(given, folder)
     finished = found is not None and is_finished(found[1], given, config, logger)
@@ -153,7 +163,7 @@ def build(
     from pcdet.train_utils.determinism import be_deterministic
     from pcdet.train_utils.engine import Trainer
     from pcdet.train_utils.global_batch import require_global_batch
-    from pcdet.train_utils.launch import seed_everything
+    from pcdet.train_utils.seeds import seed_everything
     from pcdet.train_utils.settings import Optimization
     from pcdet.train_utils.weights import load_pretrained
     from pcdet.utils import distributed as ranks

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pcdet.structures.batch import Batch
+from pcdet.train_utils.seeds import seed_item
 from pcdet.train_utils.signals import leave_to_the_parent
 from pcdet.utils import distributed as ranks
 
@@ -120,14 +121,16 @@ class BatchPlan:
 class EpochItems(Dataset):
     """Items addressed by (epoch, index), so that workers which live through many epochs draw each epoch's numbers."""
 
-    def __init__(self, dataset: Any):
+    def __init__(self, dataset: Any, seed: int):
         self.dataset = dataset
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, index = key
+        seed_item(self.seed, epoch, index)
         self.dataset.set_epoch(epoch)
         return self.dataset[index]
 
@@ -156,7 +159,7 @@ def training_loader(
 ) -> DataLoader:
     """The micro-batches of ``plan.steps(...)`` one after the other. Workers start once for all epochs."""
     keys = StepKeys(plan, first_epoch, last_epoch, first_step)
-    return _loader(EpochItems(dataset), keys, dataset, workers, device)
+    return _loader(EpochItems(dataset, plan.seed), keys, dataset, workers, device)
 
 
 def evaluation_loader(dataset: Any, batch_size: int, workers: int, device: torch.device) -> DataLoader:

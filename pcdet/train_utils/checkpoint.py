@@ -1,6 +1,7 @@
 """Checkpoint files: written whole or not at all, read as data."""
 
 import contextlib
+import os
 import pickle
 import re
 import time
@@ -31,9 +32,18 @@ class DamagedCheckpoint(ValueError):
 
 
 def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint atomically. ``state`` holds tensors and plain types only."""
-    with atomic_open(path) as file:
-        torch.save(state, file)
+    """Write a checkpoint atomically. ``state`` holds tensors and plain types only.
+
+    Raises ``OSError`` with the file's name where the disk is full; the file is then what it was before.
+    """
+    try:
+        with atomic_open(path) as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        # torch closes its archive all the same, and says "unexpected pos" of it in place of the system's error.
+        if not isinstance(error.__context__, OSError):
+            raise
+        raise OSError(error.__context__.errno, os.strerror(error.__context__.errno), str(path)) from error
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pcdet.models.losses.normalizer import counting
+from pcdet.models.losses.normalizer import StepCounts, counting_over_ranks
 from pcdet.structures.batch import Batch
 from pcdet.structures.detections import TrainOutput
 from pcdet.train_utils.batches import BatchPlan, training_loader
@@ -21,7 +21,7 @@ from pcdet.train_utils.determinism import naming_operators
 from pcdet.train_utils.device_usage import DeviceUsage
 from pcdet.train_utils.ema import WeightAverage
 from pcdet.train_utils.global_batch import describe_batch, with_scaled_rate
-from pcdet.train_utils.launch import distribute, seed_everything, synchronize_norms
+from pcdet.train_utils.launch import distribute, synchronize_norms
 from pcdet.train_utils.non_finite import Finding, NonFinitePolicy
 from pcdet.train_utils.optimizers import (
     apply_values,
@@ -37,6 +37,7 @@ from pcdet.train_utils.profiling import StepProfiler
 from pcdet.train_utils.progress import Progress
 from pcdet.train_utils.resume import PLACE_KEYS, Place, announce_changes, library_versions, place_of, sampler_state
 from pcdet.train_utils.schedules import RunLength, build_schedule
+from pcdet.train_utils.seeds import seed_everything
 from pcdet.train_utils.settings import Optimization
 from pcdet.train_utils.shared_memory import check_shared_memory
 from pcdet.train_utils.signals import StopSignals
@@ -73,9 +74,9 @@ class RunOptions:
 class Trainer:
     """Trains a model on a data set, with checkpoints from which it continues as if it had never stopped.
 
-    Torch's generators are seeded anew for every step from (seed, rank, epoch, step), so that the numbers which a model
-    draws (dropout, sampling of proposals) are a function of the place in the run: checkpoints need no states of
-    generators, of any rank.
+    Generators are seeded anew for every step from (seed, rank, epoch, step), so that the numbers which a model draws
+    (dropout, sampling of proposals) are a function of the place in the run: checkpoints need no states of generators,
+    of any rank.
     """
 
     def __init__(self, model: nn.Module, dataset: Any, settings: Optimization, options: RunOptions):
@@ -137,6 +138,8 @@ class Trainer:
             )
             return True
         self._announce()
+        if self.monitor is not None:
+            self.monitor.require_metric()
         if ranks.is_main():
             self.keeper.remove_leftovers()
             check_shared_memory(self.dataset, self.plan.batch_size, self.options.workers)
@@ -169,21 +172,21 @@ class Trainer:
         """
         values = self.schedule(self.place.it)
         apply_values(self.optimizer, self.norms, values)
-        seed_everything(self.options.seed, ranks.rank(), self.place.epoch, self.place.step)
+        self._seed()
         self.non_finite.before_step(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         rows = self._backward(group)
         with self.times.phase("optimizer"):
             norm = self._clip()
-        terms, is_bad, found = self._read(group, rows, norm)
-        if is_bad:
+        terms, finite, found = self._read(group, rows, norm)
+        if found is not None:
             self.precision.drop_gradients()
             self.non_finite.handle(found[:1], self.place)
             self.place.step += 1
         else:
             with self.times.phase("optimizer"):
-                took = self.precision.step(self.optimizer)
-            self._count(took)
+                self.precision.step(self.optimizer, finite)
+            self._count(finite)
         return {"meta_data/learning_rate": values.lr, **{f"train/{k}": v for k, v in terms.items()}}
 
     def _backward(self, group: list[Batch]) -> list[tuple[list[str], Tensor]]:
@@ -192,10 +195,11 @@ class Trainer:
         A rank whose loss is no number goes on to the end, since the others wait for its gradients.
         """
         rows = []
+        counted = self._counted(group)
         for i, batch in enumerate(group):
             with self._reduced(last=i == len(group) - 1):
                 with self.times.phase("forward"):
-                    with self.precision.autocast(), counting(over_ranks=self.settings.global_normalizer):
+                    with self.precision.autocast(), counted():
                         output = self.runner(batch)
                     loss = torch.stack([term.float() for term in output.losses.values()]).sum()
                 with self.times.phase("backward"):
@@ -203,16 +207,40 @@ class Trainer:
             rows.append(_scalars(loss, output))
         return rows
 
+    def _counted(self, group: list[Batch]) -> Callable[[], AbstractContextManager]:
+        """What each forward pass runs in, so that losses are divided by as many positives as the settings say.
+
+        To count over several micro-batches each runs forward once more, which leaves no trace in the model.
+        """
+        if not self.settings.global_normalizer:
+            return contextlib.nullcontext
+        if len(group) == 1:
+            return counting_over_ranks
+        counts, buffers = StepCounts(), [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with self.times.phase("forward"), torch.no_grad():
+            for batch in group:
+                with self.precision.autocast(), counts.noting():
+                    self.model(batch)
+            counts.exchange()
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        self._seed()  # the same draws again
+        return counts.dividing
+
+    def _seed(self) -> None:
+        seed_everything(self.options.seed, ranks.rank(), self.place.epoch, self.place.step)
+
     def _read(
         self, group: list[Batch], rows: list[tuple[list[str], Tensor]], norm: Tensor
-    ) -> tuple[dict[str, float], bool, list[Finding]]:
-        """The means of what is to be logged; whether the step has to be left out; what is no number on this rank.
+    ) -> tuple[dict[str, float], bool, list[Finding] | None]:
+        """The means of what is to be logged; whether the gradients are finite; what is no number on this rank.
 
+        The last is ``None``, on all ranks, where every number is one, or where only float16's loss scale is to blame.
         Notes whether any rank has been told to stop.
         """
         losses = torch.stack([values[-1] for _, values in rows])
-        signalled = losses.new_tensor(float(self.signals.received is not None))
-        flags = torch.stack([(~losses.isfinite()).any(), ~norm.isfinite(), signalled.bool()])
+        signalled = torch.full_like(norm, self.signals.received is not None, dtype=torch.bool)
+        flags = torch.stack([(~losses.isfinite()).any(), ~norm.isfinite(), signalled])
         parts = [ranks.any_over_ranks(flags).double(), norm[None].double(), *(values.double() for _, values in rows)]
         bad_loss, bad_norm, stop, norm_value, *numbers = torch.cat(parts).tolist()
         self.must_stop = bool(stop)
@@ -223,10 +251,10 @@ class Trainer:
         terms = {key: sum(own[key] for own in named) / len(named) for key in named[0]} | {"grad_norm": norm_value}
         if bad_loss:
             pairs = zip(group, named, strict=True)
-            return terms, True, [Finding("the loss", b, own) for b, own in pairs if not math.isfinite(own["loss"])]
+            return terms, False, [Finding("the loss", b, own) for b, own in pairs if not math.isfinite(own["loss"])]
         if bad_norm and not self.precision.tolerates_overflow():  # on every rank: they have exchanged their gradients
-            return terms, True, [Finding("a gradient", batch, {"gradient norm": norm_value}) for batch in group]
-        return terms, False, []
+            return terms, False, [Finding("a gradient", batch, {"gradient norm": norm_value}) for batch in group]
+        return terms, not bad_norm, None
 
     def _reduced(self, last: bool) -> AbstractContextManager:
         """Ranks exchange gradients with the last micro-batch of a step only."""
@@ -318,9 +346,11 @@ class Trainer:
 
     def _end_epoch(self) -> bool:
         """Evaluate and save, where that is due. Returns whether the run stops early."""
+        is_last = self.place.epoch + 1 == self.settings.num_epochs
+        if self.monitor is not None and self.monitor.is_due(self.place.epoch + 1, is_last) and ranks.is_main():
+            self.keeper.save_latest(self.state())  # a run that ends in the evaluation begins again with that
         self.place.epoch += 1
         self.place.step = 0
-        is_last = self.place.epoch == self.settings.num_epochs
         stops_early = self._evaluate(is_last)
         self._close_interval(self._steps())
         due = is_last or stops_early or self.place.epoch % self.options.checkpoint_epochs == 0
@@ -332,13 +362,8 @@ class Trainer:
         """Ask the monitor, which sees the averaged weights where there are some."""
         if self.monitor is None:
             return False
-        try:
-            with self.average.in_place_of(self.model) if self.average is not None else contextlib.nullcontext():
-                verdict = self.monitor.after_epoch(self.place.epoch, is_last)
-        except ValueError:  # such as a metric that does not exist: the epoch need not be trained again for that
-            if ranks.is_main():
-                self.keeper.save_latest(self.state())
-            raise
+        with self.average.in_place_of(self.model) if self.average is not None else contextlib.nullcontext():
+            verdict = self.monitor.after_epoch(self.place.epoch, is_last)
         self.tracker.values(verdict.metrics, self._steps())
         if verdict.improved and ranks.is_main():
             self.keeper.save_best(self.state())
@@ -385,6 +410,11 @@ class Trainer:
             plan.length, plan.world, plan.samples_per_step, plan.steps_per_epoch, self.settings.num_epochs, self.device,
         )  # fmt: skip
         logger.info("%s", describe_batch(self.settings, plan.world, self.unscaled))
+        if plan.length < plan.samples_per_step:
+            logger.warning(
+                "The training set has %d scenes, fewer than the global batch of %d: a step sees no more than those",
+                plan.length, plan.samples_per_step,
+            )  # fmt: skip
         if plan.drops_single:
             logger.info("The last batch of an epoch would hold a single scene: it is dropped, for BatchNorm's sake")
         if self.settings.use_amp:

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -198,11 +197,6 @@ def end_process(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def seed_everything(seed: int, *stream: int) -> None:
-    """Seed torch's generators for one stream of draws, such as (rank, epoch, step)."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, *stream]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
 def synchronize_norms(model: nn.Module) -> nn.Module:

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+MOST_OVERFLOWS = 32  # in a row: from the largest scale of use, 2^24 or so, to one below 1
+
 
 class Precision:
     """Runs the forward pass in the chosen precision and steps the optimiser if the gradients are finite.
@@ -19,6 +21,7 @@ class Precision:
         self.device = device
         self.dtype = dtype
         self.scaler = GradScaler(device.type, init_scale=loss_scale, enabled=dtype == torch.float16)
+        self.overflows = 0  # steps in a row that were left out because a gradient overflowed
 
     @classmethod
     def mixed(cls, device: torch.device, loss_scale: float, dtype: str | None = None) -> "Precision":
@@ -51,18 +54,22 @@ class Precision:
             self.scaler.update(self.scaler.get_scale())
 
     def tolerates_overflow(self) -> bool:
-        """Is a gradient that is not finite a matter of the loss scale?"""
-        return self.scaler.is_enabled()
+        """Is a gradient that is not finite a matter of the loss scale? Not when halving it again and again was no help.
 
-    def step(self, optimizer: Optimizer) -> bool:
-        """Step unless a scaled gradient overflowed. Returns whether the weights moved; if not, the scale is halved."""
-        if not self.scaler.is_enabled():
+        Equal on all ranks, which have exchanged their gradients.
+        """
+        return self.scaler.is_enabled() and self.overflows < MOST_OVERFLOWS
+
+    def step(self, optimizer: Optimizer, finite: bool) -> None:
+        """Step if the gradients are ``finite``. The scale is halved where they are not, and grows after many that are.
+
+        The caller knows from the gradients' norm, which it reads anyway: to ask the scaler makes the host wait again.
+        """
+        if finite:
             optimizer.step()
-            return True
-        before = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        return self.scaler.get_scale() >= before
+        if self.scaler.is_enabled():
+            self.scaler.update()
+            self.overflows = 0 if finite else self.overflows + 1
 
     def state_dict(self) -> dict[str, Any]:
         """The loss scale and its counters; empty without one."""

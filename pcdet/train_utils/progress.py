@@ -101,6 +101,8 @@ class Progress:
             return
         self.bar.close()
         self.bar = None
+        if not self.batch.count:  # resumed behind the last step
+            return
         mean_accuracy = f"accuracy {self.accuracy.mean:.4f}, " if self.accuracy.count else ""
         get_logger().info(
             "epoch %d/%d: loss %.4g, %s%.2f samples/s, step %d",

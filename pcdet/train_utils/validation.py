@@ -1,20 +1,20 @@
 """What is measured on the validation set while a model trains, and what follows from it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
-from pcdet.structures.batch import to_device
+from pcdet.structures.batch import Batch, to_device
 from pcdet.train_utils.batches import evaluation_loader
-from pcdet.train_utils.evaluate import Evaluator, note_evaluated
-from pcdet.train_utils.launch import seed_everything
+from pcdet.train_utils.evaluate import Evaluator, accepted, note_evaluated
 from pcdet.train_utils.modes import keeping_modes, lossy_evaluation
+from pcdet.train_utils.seeds import seed_everything
 from pcdet.utils import distributed as ranks
 from pcdet.utils.logging import get_logger
 from pcdet.utils.registry import nearest
@@ -23,7 +23,7 @@ LOWER_IS_BETTER = ("loss", "error", "distance")
 
 
 @torch.no_grad()
-def validation_loss(model: nn.Module, loader: DataLoader, device: torch.device, seed: int) -> dict[str, float]:
+def validation_loss(model: nn.Module, loader: Iterable[Batch], device: torch.device, seed: int) -> dict[str, float]:
     """The training loss and its terms on other scenes, ``val/loss`` and ``val/<term>``: means over all ranks' scenes.
 
     The model runs as in training, so that targets are assigned and losses computed, but with BatchNorm's running
@@ -94,16 +94,33 @@ class Monitor:
             raise ValueError("--eval_interval and --early_stop count epochs and evaluations: at least 1")
         self.best = Best()
 
+    def require_metric(self) -> None:
+        """Raise ``ValueError``, before anything is trained for it, if no evaluation can give ``metric``.
+
+        The names of losses are known when a batch was tried. All ranks call this together.
+        """
+        if self.metric is None:
+            return
+        e = self.evaluator
+        if self.metric.startswith("val/"):
+            loader = evaluation_loader(e.dataset, e.batch_size, 0, e.device)
+            known: Collection[str] = validation_loss(e.model, islice(loader, 1), e.device, self.seed)
+        else:
+            known = e.dataset.metric_names(**accepted(e.dataset.metric_names, e.options))
+        if self.metric not in known:
+            hint = nearest(self.metric, known) if known else " There are none: the split has no labels."
+            raise ValueError(f"--best_metric: no metric is called {self.metric}.{hint}")
+
+    def is_due(self, epoch: int, is_last: bool) -> bool:
+        """Is there an evaluation after ``epoch`` epochs?"""
+        return is_last or epoch % self.interval == 0
+
     def after_epoch(self, epoch: int, is_last: bool) -> Verdict:
         """Evaluate after ``epoch`` epochs if that is due. All ranks call this together and get the same answer."""
-        if not is_last and epoch % self.interval:
+        if not self.is_due(epoch, is_last):
             return Verdict({})
         metrics = self._measure(epoch)
-        if self.metric is None:
-            return Verdict(metrics)
-        if self.metric not in metrics:
-            raise ValueError(f"--best_metric: no metric is called {self.metric}.{nearest(self.metric, metrics)}")
-        return self._judge(epoch, metrics)
+        return Verdict(metrics) if self.metric is None else self._judge(epoch, metrics)
 
     def _measure(self, epoch: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -124,7 +141,12 @@ class Monitor:
         return metrics
 
     def _judge(self, epoch: int, metrics: Mapping[str, float]) -> Verdict:
-        value, best = metrics[self.metric], self.best
+        value, best = metrics.get(self.metric, math.nan), self.best
+        if self.metric not in metrics:
+            get_logger().warning(
+                "--best_metric %s: nothing stands behind it after epoch %d, no label or no detection",
+                self.metric, epoch,
+            )  # fmt: skip
         lower = any(word in self.metric.lower() for word in LOWER_IS_BETTER)
         is_first = math.isnan(best.value) and not math.isnan(value)
         if is_first or (value < best.value if lower else value > best.value):

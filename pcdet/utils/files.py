@@ -27,6 +27,10 @@ def atomic_open(path: str | Path, mode: str = "wb") -> Iterator[IO]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # such as of a full disk
+            error.filename = str(path)
+        raise
     finally:
         Path(temporary).unlink(missing_ok=True)  # after the rename there is nothing left to remove
 

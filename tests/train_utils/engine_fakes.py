@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pcdet.evaluation.report import EvalReport
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.structures.detections import ClassScores, TrainOutput
 
 
@@ -55,16 +56,21 @@ class FakeScenes:
         metrics = {"accuracy": float(np.mean(right)), "threshold": score_threshold}
         return EvalReport(metrics, f"accuracy {np.mean(right):.3f}")
 
+    def metric_names(self) -> set[str]:
+        return {"accuracy", "threshold"}
+
     def write_results(self, results: Sequence[dict[str, Any]], folder) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "ids.txt").write_text("\n".join(r["frame_id"] for r in results))
 
 
 class FakeModel(nn.Module):
-    """A two-layer classifier; ``dropout`` and ``norm`` can be left out."""
+    """A two-layer classifier; ``dropout`` and ``norm`` can be left out. ``by_positives``: as losses of detectors are,
+    the sum over the clouds of class 1, by their number."""
 
-    def __init__(self, *, norm: bool = True, dropout: float = 0.3):
+    def __init__(self, *, norm: bool = True, dropout: float = 0.3, by_positives: bool = False):
         super().__init__()
+        self.by_positives = by_positives
         self.first = nn.Linear(4, 8)
         self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
         self.drop = nn.Dropout(dropout)
@@ -75,6 +81,9 @@ class FakeModel(nn.Module):
         if not self.training:
             return ClassScores(logits)
         loss = nn.functional.cross_entropy(logits, batch["label"])
+        if self.by_positives:
+            terms = nn.functional.cross_entropy(logits, batch["label"], reduction="none")
+            loss = (terms * batch["label"]).sum() / normalizer(batch["label"].sum())
         accuracy = (logits.argmax(1) == batch["label"]).float().mean()
         return TrainOutput({"cls_loss": loss, "reg_loss": 0.01 * logits.square().mean()}, {"accuracy": accuracy})
 

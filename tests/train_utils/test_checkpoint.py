@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,3 +234,21 @@ def test_files_from_before_a_run_do_not_count(tmp_path):
     save_checkpoint(tmp_path / "checkpoint_epoch_2.pth", {"epoch": 2})
     assert find_newest(tmp_path, since=2000)[1]["epoch"] == 2
     assert find_newest(tmp_path)[1]["epoch"] == 7
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which has no room for anything")
+def test_e8_a_full_disk_is_named_and_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "latest_model.pth"
+    save_checkpoint(path, {"epoch": 1})
+    opened = os.fdopen
+
+    def on_a_full_disk(descriptor, mode, **options):
+        os.close(descriptor)
+        return open("/dev/full", mode, **options)
+
+    monkeypatch.setattr(os, "fdopen", on_a_full_disk)
+    with pytest.raises(OSError, match="No space left on device.*latest_model.pth"):
+        save_checkpoint(path, {"epoch": 2, "weights": torch.zeros(100_000)})
+    monkeypatch.setattr(os, "fdopen", opened)
+    assert load_checkpoint(path) == {"epoch": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["latest_model.pth"]

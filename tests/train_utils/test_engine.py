@@ -219,6 +219,25 @@ def test_accumulation_equals_a_big_batch(tmp_path):
         torch.testing.assert_close(value, weights(small.model)[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("by_positives", [False, True])
+def test_counting_over_micro_batches_leaves_no_trace(tmp_path, by_positives):
+    """Each runs forward once more. Where no loss counts, or all count alike, weights, running statistics and draws of
+    dropout are those of a run that does not count, to the bit."""
+
+    class Alike(FakeScenes):
+        def __getitem__(self, index):
+            return {**super().__getitem__(index), "label": 1}
+
+    runs = []
+    for over_all in (False, True):
+        settings = replace(SETTINGS, accumulation_steps=2, global_normalizer=over_all)
+        model = fresh_model(by_positives=by_positives)
+        runs.append(trainer(tmp_path / str(over_all), settings=settings, scenes=Alike(8), model=model))
+        runs[-1].fit()
+    assert_equal_weights(*(weights(run.model) for run in runs))
+    assert runs[0].tracker.history.curves["train/loss"] == runs[1].tracker.history.curves["train/loss"]
+
+
 @pytest.mark.parametrize("micro_batches, expected", [(7, [4, 3]), (3, [3]), (8, [4, 4])])
 def test_e10_the_tail_of_an_accumulation_is_averaged_over_itself(tmp_path, monkeypatch, micro_batches, expected):
     """7 micro-batches, accumulate 4: 2 steps; the gradient of the second is the mean over 3."""
@@ -252,6 +271,13 @@ def test_e1_a_last_batch_of_one_is_dropped_and_said(tmp_path, log):
     run.fit()
     assert run.place.it == 4
     assert "single scene: it is dropped" in log.text
+
+
+def test_a_batch_larger_than_the_data_set_is_said(tmp_path, log):
+    run = trainer(tmp_path, scenes=FakeScenes(5), settings=replace(SETTINGS, num_epochs=2, batch_size_per_gpu=8))
+    run.fit()
+    assert run.place.it == 2
+    assert "has 5 scenes, fewer than the global batch of 8" in log.text
 
 
 def test_e12_a_bad_number_stops_the_run_and_names_the_scene(tmp_path):

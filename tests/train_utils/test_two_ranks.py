@@ -9,7 +9,9 @@ Which of them are equal:
 2 ranks x 4            the same               the same                    scenes
 1 rank x 2, 4 times    the same               other statistics            scenes
 2 ranks x 4            the same               the same                    positives, with GLOBAL_NORMALIZER
-2 ranks x 4            other weights          other weights               positives, without (OpenPCDet's way)
+1 rank x 2, 4 times    the same               other statistics            positives, with GLOBAL_NORMALIZER
+2 ranks x 2, twice     the same               other statistics            positives, with GLOBAL_NORMALIZER
+any other than 1 x 8   other weights          other weights               positives, without (OpenPCDet's way)
 =====================  =====================  ==========================  =======================
 """
 
@@ -99,7 +101,7 @@ def check_pair(found, alone, limits):
     assert distance(zero, alone, "statistics") < 1e-5
 
 
-@pytest.mark.parametrize("name", ["fake, frozen", "fake, synchronised"])
+@pytest.mark.parametrize("name", ["fake, frozen", "fake, synchronised", "positives, frozen, global"])
 def test_two_ranks_of_4_are_one_of_8(pair, single, name):
     check_pair([rank[name] for rank in pair[0]], single(name), CLOSE)
 
@@ -111,9 +113,35 @@ def test_two_ranks_of_4_are_one_of_8_for_a_detector(detectors, single, name):
     check_pair([rank[name] for rank in detectors[0]], single(name), limits)
 
 
-@pytest.mark.parametrize("name", ["fake, frozen", pytest.param("anchors, frozen", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fake, frozen",
+        "positives, frozen, global",
+        pytest.param("anchors, frozen", marks=pytest.mark.slow),
+        pytest.param("centres, frozen, global", marks=pytest.mark.slow),
+    ],
+)
 def test_four_micro_batches_of_2_are_one_of_8(single, name):
     assert_same(single(name, 4), single(name))
+
+
+def test_two_ranks_of_2_twice_count_the_positives_of_all_8(pair, single):
+    name = "positives, frozen, global"
+    check_pair([rank[f"{name}, twice"] for rank in pair[0]], single(name), CLOSE)
+
+
+@pytest.mark.slow
+def test_two_ranks_of_2_twice_are_one_of_8_for_a_detector(detectors, single):
+    name = "centres, frozen, global"
+    check_pair([rank[f"{name}, twice"] for rank in detectors[0]], single(name), CLOSE)
+
+
+def test_counting_each_micro_batchs_own_positives_is_another_loss(pair, single):
+    """OpenPCDet's default, over ranks and micro-batches alike."""
+    whole = single("positives, frozen")
+    assert distance(single("positives, frozen", 4), whole, "first") > 1e-2
+    assert distance(pair[0][0]["positives, frozen"], whole, "first") > 1e-2
 
 
 def test_batch_norm_sees_micro_batches_when_they_are_accumulated(single):

@@ -5,7 +5,7 @@ import torch
 from engine_fakes import FakeScenes, fresh_model, weights
 
 from pcdet.train_utils.batches import evaluation_loader
-from pcdet.train_utils.checkpoint import load_checkpoint
+from pcdet.train_utils.checkpoint import find_newest, load_checkpoint
 from pcdet.train_utils.engine import RunOptions, Trainer
 from pcdet.train_utils.evaluate import Evaluator, evaluated_epochs
 from pcdet.train_utils.settings import Optimization
@@ -97,7 +97,11 @@ def test_the_best_checkpoint_is_never_removed_and_holds_the_averaged_weights_tha
     scripted = iter([0.5, 0.2, 0.3, 0.4, 0.3, 0.3])
     trainer.monitor._measure = lambda epoch: {"val/loss": next(scripted)}
     trainer.fit()
-    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == ["best_model.pth", "checkpoint_epoch_6.pth"]
+    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == [
+        "best_model.pth",
+        "checkpoint_epoch_6.pth",
+        "latest_model.pth",  # written before the last evaluation
+    ]
     best = load_checkpoint(tmp_path / "ckpt" / "best_model.pth")
     assert (best["epoch"], best["best"]["value"], best["ema"]["updates"]) == (2, 0.2, 6)
     assert trainer.tracker.history.curves["val/loss"] == ([3, 6, 9, 12, 15, 18], [0.5, 0.2, 0.3, 0.4, 0.3, 0.3])
@@ -114,11 +118,61 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
     assert again.fit() and again.place.epoch == 3
 
 
-def test_a_metric_that_does_not_exist_costs_no_epoch(tmp_path):
+@pytest.mark.parametrize(
+    "name, hint", [("acuracy", "Did you mean 'accuracy'"), ("val/lost", "Did you mean 'val/loss'"), ("Car", "Known: ")]
+)
+def test_a_metric_that_does_not_exist_is_found_before_the_first_step(tmp_path, name, hint):
     trainer = run(tmp_path)
-    trainer.monitor.metric = "acuracy"
-    with pytest.raises(ValueError, match="no metric is called acuracy.*accuracy"):
+    trainer.monitor.metric = name
+    before = weights(trainer.model)
+    with pytest.raises(ValueError, match=f"--best_metric: no metric is called {name}. {hint}"):
         trainer.fit()
-    saved = load_checkpoint(tmp_path / "ckpt" / "latest_model.pth")
-    assert saved["epoch"] == 1
-    assert torch.equal(saved["model_state"]["last.bias"], trainer.model.last.bias)  # its own, not the averaged ones
+    assert trainer.place.it == 0
+    assert all(torch.equal(before[key], value) for key, value in weights(trainer.model).items())
+
+
+def test_a_metric_of_a_split_without_labels_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeScenes, "metric_names", lambda self: set())
+    trainer = run(tmp_path)
+    trainer.monitor.metric = "accuracy"
+    with pytest.raises(ValueError, match="There are none: the split has no labels"):
+        trainer.fit()
+
+
+def test_a_metric_that_this_evaluation_lacks_is_no_gain(tmp_path):
+    """Such as the precision of detections where there is none yet."""
+    watch = monitor(tmp_path, fresh_model(), metric="accuracy")
+    watch._measure = lambda epoch: {"accuracy": 0.5} if epoch == 2 else {}
+    assert [watch.after_epoch(epoch, False).improved for epoch in (1, 2, 3)] == [False, True, False]
+    assert (watch.best.value, watch.best.without_gain) == (0.5, 1)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("epoch", [2, 6])
+def test_a_run_that_ends_in_an_evaluation_begins_again_with_it(tmp_path, epoch):
+    """After the second and after the last epoch: weights, averages and best value of a run that never stopped."""
+    whole = run(tmp_path / "whole")
+    whole.fit()
+    cut = run(tmp_path / "cut")
+    measure = cut.monitor._measure
+
+    def measured(number):
+        if number == epoch:
+            raise Killed
+        return measure(number)
+
+    cut.monitor._measure = measured
+    with pytest.raises(Killed):
+        cut.fit()
+    path, checkpoint = find_newest(tmp_path / "cut" / "ckpt")
+    assert (path.name, checkpoint["epoch"], checkpoint["step"]) == ("latest_model.pth", epoch - 1, 3)
+    again = run(tmp_path / "cut")
+    again.resume(checkpoint, path)
+    assert again.fit()
+    assert again.monitor.best == whole.monitor.best
+    for a, b in ((whole.model.state_dict(), again.model.state_dict()), (whole.average.state, again.average.state)):
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    assert whole.tracker.history.curves["val/loss"] == again.tracker.history.curves["val/loss"]

@@ -39,11 +39,14 @@ class Case:
     model: str  # "fake", or a name of the zoo
     freeze_bn: bool = False
     global_normalizer: bool = False
+    by_positives: bool = False  # of the fake
 
 
 CASES = {
     "fake, frozen": Case("fake", freeze_bn=True),
     "fake, synchronised": Case("fake"),
+    "positives, frozen": Case("fake", freeze_bn=True, by_positives=True),
+    "positives, frozen, global": Case("fake", freeze_bn=True, by_positives=True, global_normalizer=True),
     "anchors, frozen": Case(ANCHORS, freeze_bn=True),
     "anchors, synchronised": Case(ANCHORS),
     "centres, frozen": Case(CENTRES, freeze_bn=True),
@@ -65,10 +68,11 @@ def eight_scenes() -> list[Scene]:
     return [*scenes, *map(mirrored, scenes)]
 
 
-def parts(name: str) -> tuple[nn.Module, Any]:
+def parts(case: Case) -> tuple[nn.Module, Any]:
     """Model and data set of a case; detectors have the same few channels everywhere."""
+    name = case.model
     if name == "fake":
-        return fresh_model(dropout=0.0), FakeScenes(8)
+        return fresh_model(dropout=0.0, by_positives=case.by_positives), FakeScenes(8)
     model = small_config(name).MODEL
     for block in (model.BACKBONE_2D, model.DENSE_HEAD):
         narrow = {k: [16] * len(v) for k, v in block.items() if k in ("NUM_FILTERS", "NUM_UPSAMPLE_FILTERS")}
@@ -78,7 +82,7 @@ def parts(name: str) -> tuple[nn.Module, Any]:
 
 
 def trainer_of(case: Case, folder: Path, *, batch_size: int, accumulation: int = 1, **options: Any) -> Trainer:
-    model, scenes = parts(case.model)
+    model, scenes = parts(case)
     settings = replace(
         PLAIN,
         batch_size_per_gpu=batch_size,
@@ -202,6 +206,8 @@ def main(folder: Path, kind: str) -> None:
     for name, case in CASES.items():
         if (case.model == "fake") == (kind == "fake"):
             found[name] = watched(trainer_of(case, folder / name, batch_size=4))
+        if case.global_normalizer and (case.model == "fake") == (kind == "fake"):
+            found[f"{name}, twice"] = watched(trainer_of(case, folder / f"{name}, twice", batch_size=2, accumulation=2))
     torch.save(found, folder / f"rank{ranks.rank()}.pth")
     stop_processes()
     end_process(0)

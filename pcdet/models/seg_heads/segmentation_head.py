@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pcdet.layers.row_norm import RowNorm
+from pcdet.models.losses.normalizer import normalizer
 from pcdet.models.registry import SEG_HEADS
 from pcdet.structures.dataset_info import DatasetInfo
 
@@ -73,4 +74,4 @@ class SegmentationHead(nn.Module):
             label_smoothing=self.label_smoothing,
         )
         known = wanted >= 0
-        return {"loss_seg": (terms * known).sum() / known.sum().clamp(min=1)}
+        return {"loss_seg": (terms * known).sum() / normalizer(known.sum())}
