@@ -1,8 +1,10 @@
 """Where the host waits for a GPU on the way of a training step or a prediction: only where a reason is given here.
 
 A static scan. It looks for calls that bring a value to the host (``.cpu``, ``.item``, ``.tolist``, ``.numpy``,
-``int(tensor)`` and the like) and for results whose size depends on data (``nonzero``, ``unique``, ``bincount``,
-indices that are masks). It sees names, not types, so it knows a mask by how it was made.
+``int(tensor)``, ``if mask.any()`` and the like), for results whose size depends on data (``nonzero``, ``unique``,
+``bincount``, ``repeat_interleave`` without its size, indices that are masks), and for lists of the host that become
+tensors of the device (``new_tensor``, ``torch.tensor(..., device=...)``, ``x[[0, 2]]``): torch waits for such a copy,
+and so for all that was asked of the device before. It sees names, not types, so it knows a mask by how it was made.
 """
 
 import ast
@@ -20,7 +22,7 @@ ELSEWHERE = {
 }
 CALLS = {
     *("cpu", "item", "tolist", "numpy", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
-    "bincount",
+    *("bincount", "equal", "allclose", "is_nonzero", "get_scale", "synchronize", "new_tensor"),
 }
 BOOLEAN = {"isfinite", "isnan", "isinf", "logical_and", "logical_or", "logical_not", "any", "all"}
 
@@ -36,6 +38,7 @@ ALLOWED: dict[str, str] = {
     "ops/furthest_point_sampling/door.py::_integers": "counts that are already on the host, in all models",
     "ops/furthest_point_sampling/door.py::furthest_point_sample_stack": SIZE,
     "ops/furthest_point_sampling/sectors.py::sector_furthest_point_sample": SIZE,
+    "ops/furthest_point_sampling/triton.py::sample_stack": "right after its door has waited, when nothing runs",
     "ops/iou3d/door.py::boxes_collide_bev": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_any_box": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_boxes_index": "the form for NumPy arrays",
@@ -61,26 +64,22 @@ ALLOWED: dict[str, str] = {
     "models/assigners/atss.py::_nearest": SIZE,
     "models/assigners/atss.py::match_anchors_adaptively": POSITIVES,
     "models/assigners/axis_aligned.py::_sample_scene": DRAWS,
-    "models/assigners/axis_aligned.py::_set_candidates": SIZE,
     "models/assigners/axis_aligned.py::match_anchors": POSITIVES,
     "models/assigners/axis_aligned.py::sample_anchors": DRAWS,
     "models/assigners/heatmap.py::draw_peaks": SIZE,
-    "models/assigners/heatmap.py::peak_targets": POSITIVES,
+    "models/assigners/overlap_pairs.py::_cells": SIZE,
     "models/assigners/overlap_pairs.py::volume_pairs": SIZE,
     "models/assigners/point_targets.py::match_points": POSITIVES,
     "models/assigners/proposal_targets.py::sample_proposals": DRAWS,
     "models/backbones_3d/pointnet2_msg.py::_require_equal": "PointRCNN's sampling needs scenes of one size",
     "models/box_coders/point_residual.py::PointResidualCoder.__init__": RARE,
-    "models/dense_heads/anchor_head.py::_focal_loss": POSITIVES,
     "models/dense_heads/anchors.py::_axis": RARE,
-    "models/dense_heads/center_head.py::CenterHead.loss": POSITIVES,
     "models/dense_heads/center_head.py::_survivors": "how many boxes pass the threshold of their class",
     "models/pfe/keypoints.py::proposal_centric_keypoints": SIZE,
     "models/pfe/voxel_set_abstraction.py::VoxelSetAbstraction._sample": SIZE,
     "models/pfe/voxel_set_abstraction.py::_near_rois": COMPACT,
     "models/post_processing.py::_in_columns": "how many classes are found; the suppression of each waits anyway",
     "models/post_processing.py::suppress": "how many boxes pass the threshold",
-    "models/roi_heads/base.py::RoiHead.loss": POSITIVES,
     "models/roi_heads/parta2_head.py::PartA2FCHead._pool": COMPACT,
     "models/roi_heads/parta2_head.py::_corner_cells": "only where hardly any cell holds a point",
     "models/roi_heads/pointrcnn_head.py::PointRCNNHead._pool": COMPACT,
@@ -92,8 +91,11 @@ ALLOWED: dict[str, str] = {
     "train_utils/checkpoint_forms.py::plain": RARE,
     "train_utils/ema.py::WeightAverage.load_state_dict": RARE,
     "train_utils/ema.py::WeightAverage.state_dict": RARE,
+    "train_utils/engine.py::Trainer._count": "a step that overflowed in float16 is logged with the new scale",
     "train_utils/engine.py::Trainer._read": "the one wait of a step: whether its gradients may be used, and the log",
     "train_utils/engine.py::Trainer.state": RARE,
+    "train_utils/evaluate.py::wait_for": "the clock of tools/test.py --infer_time",
+    "train_utils/precision.py::Precision.drop_gradients": "a step that is left out",
     "train_utils/rendezvous.py::Seat.from_environment": RARE,
     "train_utils/safetensors_files.py::read_safetensors": RARE,
     "train_utils/safetensors_files.py::write_safetensors": RARE,
@@ -140,12 +142,46 @@ def waits_in(function: ast.AST) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Attribute(attr=name)) if name in CALLS:
                 yield ast.unparse(node)
+            case ast.Call(func=ast.Attribute(attr="tensor" | "as_tensor"), keywords=options) if _has(options, "device"):
+                yield ast.unparse(node)
+            case ast.Call(func=ast.Attribute(attr="repeat_interleave"), keywords=options):
+                if not _has(options, "output_size"):
+                    yield ast.unparse(node)
+            case ast.Call(func=ast.Attribute(attr="where"), args=[_], keywords=[]):
+                yield ast.unparse(node)
+            case ast.Call(func=ast.Attribute(attr="to"), args=[ast.Constant(value="cpu"), *_]):
+                yield ast.unparse(node)
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
+                yield from (ast.unparse(part) for part in _asked(test))
             case ast.Call(func=ast.Name(id="int" | "float" | "bool"), args=[argument]) if _computed(argument):
                 yield ast.unparse(node)
-            case ast.Subscript(slice=ast.Tuple(elts=parts)) if any(is_mask(part, masks) for part in parts):
+            case ast.Subscript(value=ast.Name(id="Callable")):
+                pass
+            case ast.Subscript(slice=ast.Tuple(elts=parts)) if any(_is_costly(part, masks) for part in parts):
                 yield ast.unparse(node)
-            case ast.Subscript(slice=index) if is_mask(index, masks):
+            case ast.Subscript(slice=index) if _is_costly(index, masks):
                 yield ast.unparse(node)
+
+
+def _has(options: list[ast.keyword], name: str) -> bool:
+    return any(option.arg == name for option in options)
+
+
+def _is_costly(index: ast.AST, masks: set[str]) -> bool:
+    """Whether an index is a mask, or a list that has to be copied to the device."""
+    return isinstance(index, ast.List | ast.ListComp) or is_mask(index, masks)
+
+
+def _asked(test: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a condition that ask a tensor: ``mask.any()``, ``not (x > 0).all()``."""
+    match test:
+        case ast.BoolOp(values=parts):
+            for part in parts:
+                yield from _asked(part)
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            yield from _asked(part)
+        case ast.Call(func=ast.Attribute(attr="any" | "all")):
+            yield test
 
 
 def _computed(node: ast.AST) -> bool:
@@ -197,16 +233,24 @@ def waits(x, y, kept=None):
     a = x[mask]
     b, c = y < 3, x.sum().item()
     x[b, 1] = 2
+    if rows is None and not mask.any():
+        a = x[..., [0, 2]] + x.new_tensor(sizes) + torch.tensor(sizes, device=x.device)
+    b = x.repeat_interleave(c), torch.where(mask), x.to("cpu")
     return int(x.max()), float(x[0]), x.cpu(), x[x > 1], a.nonzero(), c
 
 def does_not(x, rows, n):
     big = x > 0
     x = torch.where(big, x, 0)
-    x = x[rows] if rows is not None else x[:n]
+    x = x[rows] if rows is not None and any(n) else x[:n]
+    x = x.repeat_interleave(c, output_size=n) + torch.tensor(3) + x.to(y.device)
     return int(n), float(n), x[rows > 0 if False else rows], x.clamp(max=3)
 """
     waits, does_not = (list(waits_in(function)) for _, function in functions(ast.parse(source)))
     assert sorted(waits) == sorted(
-        ["x[mask]", "x.sum().item()", "x[b, 1]", "int(x.max())", "float(x[0])", "x.cpu()", "x[x > 1]", "a.nonzero()"]
+        [
+            *("x[mask]", "x.sum().item()", "x[b, 1]", "int(x.max())", "float(x[0])", "x.cpu()", "x[x > 1]"),
+            *("a.nonzero()", "mask.any()", "x[..., [0, 2]]", "x.new_tensor(sizes)", "x.repeat_interleave(c)"),
+            *("torch.tensor(sizes, device=x.device)", "torch.where(mask)", "x.to('cpu')"),
+        ]
     )
     assert does_not == []

@@ -159,7 +159,7 @@ class _Normalise(torch.autograd.Function):
 def _moments(x: Tensor, times: Tensor | None) -> Tensor:
     """Number of values, sums and sums of squares of the channels, one after the other in float64. (1 + 2 C,)"""
     axes = [axis for axis in range(x.ndim) if axis != 1]
-    count = x.new_tensor([x.numel() // x.shape[1]], dtype=torch.float64)
+    count = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)
     if times is not None:
         count = times.sum(dtype=torch.float64).view(1)
     total = (x if times is None else x * times).sum(axes, dtype=torch.float64)  # (C,)

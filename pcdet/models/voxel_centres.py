@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from pcdet.structures.dataset_info import DatasetInfo
+from pcdet.utils.constants import constant
 
 
 def voxel_centres(
@@ -12,5 +13,5 @@ def voxel_centres(
 ) -> Tensor:
     """Centres x y z in metres of the cells of a grid ``stride`` times as coarse as the voxelizer's. -> (V, 3)"""
     xyz = coords.flip(1).float()
-    size = xyz.new_tensor(info.voxel_size) * stride
-    return (xyz + 0.5) * size + xyz.new_tensor(info.point_cloud_range[:3])
+    size = constant(info.voxel_size, xyz) * stride
+    return (xyz + 0.5) * size + constant(info.point_cloud_range[:3], xyz)

@@ -100,7 +100,7 @@ def _nearest(anchors: Tensor, boxes: Tensor, count: int) -> Tensor:
 def _centre_inside(anchors: Tensor, boxes: Tensor) -> Tensor:
     """Whether the centres of anchors (G, k, 7) lie in their box (G, 7+), seen from above. (G, k) bool"""
     offset = anchors[..., :2] - boxes[:, None, :2]  # (G, k, 2)
-    heading = boxes[:, 6].repeat_interleave(anchors.shape[1])  # (G * k,)
+    heading = boxes[:, 6:7].expand(-1, anchors.shape[1]).flatten()  # (G * k,)
     local = rotate_z(offset.reshape(-1, 2), -heading).view_as(offset)
     return (local.abs() <= boxes[:, None, 3:5] / 2).all(dim=2)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pcdet.models.assigners.overlap_pairs import OverlapPairs, nearest_bev_pairs, volume_pairs
+from pcdet.utils.constants import constant
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,6 @@ class Matching(NamedTuple):
     boxes: Tensor  # (P, 7) the box that each of them is to find
 
 
-class _Candidates(NamedTuple):
-    """Pairs of all sets; anchors and boxes numbered over the whole batch. All fields are (N,)."""
-
-    anchors: Tensor
-    boxes: Tensor
-    overlap: Tensor
-    ignored: Tensor  # bool: the overlap is too large for background
-    wanted: Tensor  # bool: it is large enough for a positive, or the largest that the box has with the set
-
-
 def match_anchors(
     anchors: Tensor,  # (Y, X, K, 7)
     sets: Sequence[AnchorSet],
@@ -54,41 +45,50 @@ def match_anchors(
     that of the rotated volumes. A = Y * X * K in this order.
     """
     scenes, slots = gt_boxes.shape[:2]
-    total = scenes * anchors[..., 0].numel()
-    pairs = _candidates(anchors, sets, gt_boxes, match_height)
+    cells = anchors[..., 0].numel()  # A
+    rows = gt_boxes.flatten(0, 1)  # (R, 8)
+    kinds = _Kinds.of(sets, anchors.shape[2], gt_boxes)
+    find = volume_pairs if match_height else nearest_bev_pairs
+    pairs: OverlapPairs = find(anchors, rows, rows[:, 7:].int() == kinds.label)
+    anchor = pairs.boxes // slots * cells + pairs.anchors  # (N,) in the whole batch
+    kind = pairs.anchors % anchors.shape[2]
 
-    best = gt_boxes.new_zeros(total).scatter_reduce(0, pairs.anchors, pairs.overlap, "amax")
-    on_top = pairs.overlap == best[pairs.anchors]
-    owner = torch.full((total,), scenes * slots, dtype=torch.int64, device=gt_boxes.device)
-    owner = owner.scatter_reduce(0, pairs.anchors, torch.where(on_top, pairs.boxes, scenes * slots), "amin")
+    own_set = pairs.boxes * len(sets) + kinds.number[kind]
+    best = gt_boxes.new_zeros(len(rows) * len(sets)).scatter_reduce(0, own_set, pairs.overlap, "amax")
+    wanted = (pairs.overlap == best[own_set]) | (pairs.overlap >= kinds.matched[kind])
+    ignored = pairs.overlap >= kinds.unmatched[kind]
 
-    positives = pairs.anchors[pairs.wanted].unique()  # (P,)
-    found = gt_boxes.reshape(-1, gt_boxes.shape[-1])[owner[positives]]  # (P, 8)
-    labels = torch.zeros(total, dtype=torch.int32, device=gt_boxes.device)
-    labels = labels.scatter_reduce(0, pairs.anchors, -pairs.ignored.int(), "amin")
+    best = gt_boxes.new_zeros(scenes * cells).scatter_reduce(0, anchor, pairs.overlap, "amax")
+    on_top = pairs.overlap == best[anchor]
+    owner = torch.full((scenes * cells,), len(rows), dtype=torch.int64, device=gt_boxes.device)
+    owner = owner.scatter_reduce(0, anchor, torch.where(on_top, pairs.boxes, len(rows)), "amin")
+
+    labels = torch.zeros(scenes * cells, dtype=torch.int32, device=gt_boxes.device)
+    positives = labels.scatter_reduce(0, anchor, wanted.int(), "amax").nonzero()[:, 0]  # (P,)
+    found = rows[owner[positives]]  # (P, 8)
+    labels = labels.scatter_reduce(0, anchor, -ignored.int(), "amin")
     labels[positives] = found[:, 7].int()
     return Matching(labels.view(scenes, -1), positives, found[:, :7])
 
 
-def _candidates(anchors: Tensor, sets: Sequence[AnchorSet], gt_boxes: Tensor, match_height: bool) -> _Candidates:
-    parts = [_set_candidates(anchors, one, gt_boxes, match_height) for one in sets]
-    return _Candidates(*(torch.cat(field) for field in zip(*parts, strict=True)))
+class _Kinds(NamedTuple):
+    """The set of each of the K kinds of anchors, and what holds for it. All fields are (K,)."""
 
+    number: Tensor  # int64
+    label: Tensor  # int32; -1 for kinds that are in no set
+    matched: Tensor
+    unmatched: Tensor
 
-def _set_candidates(anchors: Tensor, one: AnchorSet, gt_boxes: Tensor, match_height: bool) -> _Candidates:
-    """Pairs of one set's anchors with the boxes of its class."""
-    scene, slot = (gt_boxes[..., 7].int() == one.label).nonzero(as_tuple=True)  # (G,) each
-    grid = anchors[:, :, one.first : one.first + one.count]
-    find = volume_pairs if match_height else nearest_bev_pairs
-    pairs: OverlapPairs = find(grid, gt_boxes[scene, slot])
-
-    best = gt_boxes.new_zeros(len(scene)).scatter_reduce(0, pairs.boxes, pairs.overlap, "amax")  # (G,)
-    wanted = (pairs.overlap == best[pairs.boxes]) | (pairs.overlap >= one.matched_threshold)
-    cell, kind = pairs.anchors // one.count, pairs.anchors % one.count
-    kinds = anchors.shape[2]
-    place = scene[pairs.boxes] * anchors[..., 0].numel() + cell * kinds + one.first + kind
-    row = scene[pairs.boxes] * gt_boxes.shape[1] + slot[pairs.boxes]
-    return _Candidates(place, row, pairs.overlap, pairs.overlap >= one.unmatched_threshold, wanted)
+    @classmethod
+    def of(cls, sets: Sequence[AnchorSet], count: int, like: Tensor) -> "_Kinds":
+        nobody = AnchorSet(-1, 0, count, 1.0, 1.0)
+        owners = [next((s for s in sets if s.first <= k < s.first + s.count), nobody) for k in range(count)]
+        return cls(
+            constant([sets.index(s) if s in sets else 0 for s in owners], like, torch.int64),
+            constant([s.label for s in owners], like, torch.int32),
+            constant([s.matched_threshold for s in owners], like),
+            constant([s.unmatched_threshold for s in owners], like),
+        )
 
 
 def sample_anchors(

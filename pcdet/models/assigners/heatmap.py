@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pcdet.structures.dataset_info import DatasetInfo
+from pcdet.utils.constants import constant
 
 
 class MapGrid(NamedTuple):
@@ -24,11 +25,11 @@ class MapGrid(NamedTuple):
 
     def to_cells(self, xy: Tensor) -> Tensor:
         """Metres (..., 2) -> places in units of cells (..., 2), x first."""
-        return (xy - xy.new_tensor(self.origin)) / xy.new_tensor(self.voxel_size) / self.stride
+        return (xy - constant(self.origin, xy)) / constant(self.voxel_size, xy) / self.stride
 
     def to_metres(self, cells: Tensor) -> Tensor:
         """The inverse of :meth:`to_cells`."""
-        return cells * self.stride * cells.new_tensor(self.voxel_size) + cells.new_tensor(self.origin)
+        return cells * self.stride * constant(self.voxel_size, cells) + constant(self.origin, cells)
 
 
 class PeakTargets(NamedTuple):
@@ -57,30 +58,35 @@ def peak_targets(
     """
     gt_boxes = gt_boxes.float()
     slot = (classes >= 0).cumsum(1) - 1  # (B, M)
-    scene, row = ((classes >= 0) & (slot < slots)).nonzero(as_tuple=True)  # (n,)
-    slot, classes, found = slot[scene, row], classes[scene, row], gt_boxes[scene, row]  # (n,), (n,), (n, 8+)
-    boxes = gt_boxes.new_zeros(len(gt_boxes), slots, gt_boxes.shape[2])
-    boxes[scene, slot] = torch.cat([found[:, :-1], classes.unsqueeze(1) + 1], dim=1)
+    found = (classes >= 0) & (slot < slots)
+    boxes = _in_slots(torch.cat([gt_boxes[..., :-1], classes.unsqueeze(2) + 1], dim=2), slot, found, slots)
 
-    real = (found[:, 3:6] > 0).all(dim=1).nonzero()[:, 0]
-    scene, slot, classes, found = scene[real], slot[real], classes[real], found[real]
-    last = found.new_tensor(grid.shape[::-1]) - 0.5  # x, y
-    centre = torch.minimum(grid.to_cells(found[:, :2]).clamp(min=0), last)  # (n, 2)
-    cell = centre.long()  # (n, 2)
-    size = found[:, 3:5] / found.new_tensor(grid.voxel_size) / grid.stride  # (n, 2)
-    radius = gaussian_radius(size[:, 0], size[:, 1], min_overlap).long().clamp(min=min_radius)
-    heatmap = draw_peaks(scene * num_class + classes, cell, radius, len(gt_boxes) * num_class, grid.shape)
+    real = found & (gt_boxes[..., 3:6] > 0).all(dim=2)  # (B, M)
+    last = constant(grid.shape[::-1], gt_boxes) - 0.5  # x, y
+    centre = torch.minimum(grid.to_cells(gt_boxes[..., :2]).clamp(min=0), last)  # (B, M, 2)
+    cell = centre.long()  # (B, M, 2)
+    size = gt_boxes[..., 3:5] / constant(grid.voxel_size, gt_boxes) / grid.stride  # (B, M, 2)
+    radius = gaussian_radius(size[..., 0], size[..., 1], min_overlap).long().clamp(min=min_radius)
+    scene = torch.arange(len(gt_boxes), device=gt_boxes.device).unsqueeze(1)  # (B, 1)
+    # A box that is not drawn goes to a plane behind the last.
+    planes = len(gt_boxes) * num_class
+    plane = torch.where(real, scene * num_class + classes, planes)
+    radius = torch.where(real, radius, min_radius)
+    heatmap = draw_peaks(plane.flatten(), cell.flatten(0, 1), radius.flatten(), planes, grid.shape)
 
-    code = torch.cat(
-        [centre - cell, found[:, 2:3], found[:, 3:6].log(), found[:, 6:7].cos(), found[:, 6:7].sin(), found[:, 7:-1]], 1
-    )
-    codes = gt_boxes.new_zeros(len(gt_boxes), slots, code.shape[1])
-    codes[scene, slot] = code
-    cells = slot.new_zeros(len(gt_boxes), slots)
-    cells[scene, slot] = cell[:, 1] * grid.shape[1] + cell[:, 0]
-    mask = torch.zeros_like(cells, dtype=torch.bool)
-    mask[scene, slot] = True
-    return PeakTargets(heatmap.view(len(gt_boxes), num_class, *grid.shape), codes, cells, mask, boxes)
+    z, heading = gt_boxes[..., 2:3], gt_boxes[..., 6:7]
+    parts = [centre - cell, z, gt_boxes[..., 3:6].log(), heading.cos(), heading.sin(), gt_boxes[..., 7:-1]]
+    codes = _in_slots(torch.cat(parts, dim=2), slot, real, slots)
+    cells = _in_slots((cell[..., 1] * grid.shape[1] + cell[..., 0]).unsqueeze(2), slot, real, slots)
+    mask = _in_slots(real.unsqueeze(2), slot, real, slots)
+    heatmap = heatmap.view(len(gt_boxes), num_class, *grid.shape)
+    return PeakTargets(heatmap, codes, cells.squeeze(2), mask.squeeze(2), boxes)
+
+
+def _in_slots(rows: Tensor, slot: Tensor, chosen: Tensor, slots: int) -> Tensor:
+    """The ``chosen`` (B, M) rows (B, M, C) at their slots, zeros elsewhere. -> (B, slots, C)"""
+    place = torch.where(chosen, slot, slots).unsqueeze(2).expand_as(rows)  # the others fall behind the last slot
+    return rows.new_zeros(len(rows), slots + 1, rows.shape[2]).scatter(1, place, rows)[:, :slots]
 
 
 def gaussian_radius(length: Tensor, width: Tensor, min_overlap: float) -> Tensor:
@@ -100,7 +106,7 @@ def gaussian_radius(length: Tensor, width: Tensor, min_overlap: float) -> Tensor
 
 
 def draw_peaks(
-    plane: Tensor,  # (n,) int64; the map that a peak belongs to
+    plane: Tensor,  # (n,) int64; the map that a peak belongs to; one of ``planes`` is not drawn
     cell: Tensor,  # (n, 2) int64; x, y
     radius: Tensor,  # (n,) int64; cells
     planes: int,
@@ -111,9 +117,10 @@ def draw_peaks(
     The standard deviation is a sixth of the patch's ``2 * radius + 1`` cells.
     """
     height, width = shape
-    heatmap = torch.zeros(planes * height * width, device=cell.device)
+    total = planes * height * width
+    heatmap = torch.zeros(total + 1, device=cell.device)  # the last is for what lies outside
     if len(cell) == 0:
-        return heatmap.view(planes, height, width)
+        return heatmap[:-1].view(planes, height, width)
     reach = int(radius.max())
     step = torch.arange(-reach, reach + 1, device=cell.device)  # (D,)
     x, y = (cell.unsqueeze(2) + step).unbind(1)  # (n, D)
@@ -123,5 +130,6 @@ def draw_peaks(
     squared = step.square().unsqueeze(1) + step.square()  # (D, D) y, x
     value = (-squared / (2 * sigma.square())).exp()  # (n, D, D)
     index = (plane.unsqueeze(1) * height + y).unsqueeze(2) * width + x.unsqueeze(1)  # (n, D, D)
-    keep = in_y.unsqueeze(2) & in_x.unsqueeze(1)
-    return heatmap.scatter_reduce(0, index[keep], value[keep], "amax").view(planes, height, width)
+    keep = in_y.unsqueeze(2) & in_x.unsqueeze(1) & (plane < planes).view(-1, 1, 1)
+    index = torch.where(keep, index, total).flatten()
+    return heatmap.scatter_reduce(0, index, value.flatten(), "amax")[:-1].view(planes, height, width)

@@ -21,21 +21,23 @@ class OverlapPairs(NamedTuple):
 def nearest_bev_rectangles(boxes: Tensor) -> Tensor:
     """Boxes seen from above, turned to the nearest axis. (..., 7+) -> (..., 4) x1, y1, x2, y2."""
     sideways = limit_period(boxes[..., 6], 0.5, math.pi).abs() >= math.pi / 4  # (...)
-    size = torch.where(sideways.unsqueeze(-1), boxes[..., [4, 3]], boxes[..., [3, 4]])  # (..., 2)
+    size = torch.where(sideways.unsqueeze(-1), boxes[..., 3:5].flip(-1), boxes[..., 3:5])  # (..., 2)
     return torch.cat([boxes[..., :2] - size / 2, boxes[..., :2] + size / 2], dim=-1)
 
 
-def nearest_bev_pairs(anchors: Tensor, boxes: Tensor) -> OverlapPairs:
+def nearest_bev_pairs(anchors: Tensor, boxes: Tensor, asked: Tensor | None = None) -> OverlapPairs:
     """Intersection over union of axis-aligned rectangles (see :func:`nearest_bev_rectangles`).
 
     ``anchors`` (Y, X, K, 7) form a grid: x depends on the column only, y on the row only, both ascending. A
     rectangle then meets the anchors of one kind in a window of rows and columns, which two short tables give;
-    memory and time go with the windows instead of with anchors times boxes (M, 7+).
+    memory and time go with the windows instead of with anchors times boxes (M, 7+). Of the kinds only those are
+    paired that ``asked`` (M, K) names for a box.
     """
     _, nx, kinds, _ = anchors.shape
-    x = _spans(nearest_bev_rectangles(anchors[0])[..., [0, 2]], nearest_bev_rectangles(boxes)[:, [0, 2]])
-    y = _spans(nearest_bev_rectangles(anchors[:, 0])[..., [1, 3]], nearest_bev_rectangles(boxes)[:, [1, 3]])
-    window, column, row = _cells(x.first, x.count, y.first, y.count)  # (N,) each
+    x = _spans(nearest_bev_rectangles(anchors[0])[..., 0::2], nearest_bev_rectangles(boxes)[:, 0::2])
+    y = _spans(nearest_bev_rectangles(anchors[:, 0])[..., 1::2], nearest_bev_rectangles(boxes)[:, 1::2])
+    width = x.count if asked is None else x.count * asked
+    window, column, row = _cells(x.first, width, y.first, y.count)  # (N,) each
     box, kind = window // kinds, window % kinds
 
     shared = x.shared[box, kind, column] * y.shared[box, kind, row]
@@ -44,11 +46,18 @@ def nearest_bev_pairs(anchors: Tensor, boxes: Tensor) -> OverlapPairs:
     return OverlapPairs((row * nx + column) * kinds + kind, box, shared / union.clamp(min=1e-6))
 
 
-def volume_pairs(anchors: Tensor, boxes: Tensor) -> OverlapPairs:
-    """Intersection over union of the rotated volumes. (Y, X, K, 7), (M, 7+)."""
-    overlap = boxes_iou3d_published(anchors.reshape(-1, 7), boxes)  # (A, M)
-    anchor, box = overlap.nonzero(as_tuple=True)
-    return OverlapPairs(anchor, box, overlap[anchor, box])
+def volume_pairs(anchors: Tensor, boxes: Tensor, asked: Tensor | None = None) -> OverlapPairs:
+    """Intersection over union of the rotated volumes. (Y, X, K, 7), (M, 7+); ``asked`` as above."""
+    if asked is None:
+        overlap = boxes_iou3d_published(anchors.reshape(-1, 7), boxes)  # (A, M)
+        anchor, box = overlap.nonzero(as_tuple=True)
+        return OverlapPairs(anchor, box, overlap[anchor, box])
+    kinds, parts = anchors.shape[2], []
+    for kind in range(kinds):
+        rows = asked[:, kind].nonzero()[:, 0]
+        some = volume_pairs(anchors[:, :, kind : kind + 1], boxes[rows])
+        parts.append(OverlapPairs(some.anchors * kinds + kind, rows[some.boxes], some.overlap))
+    return OverlapPairs(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
 
 class _Spans(NamedTuple):
@@ -74,7 +83,8 @@ def _cells(first_x: Tensor, count_x: Tensor, first_y: Tensor, count_y: Tensor) -
     """Unroll windows, all (M, K), into cells: index of the window, column, row, (N,) each."""
     first_x, count_x, first_y = first_x.flatten(), count_x.flatten(), first_y.flatten()
     size = count_x * count_y.flatten()  # (W,)
-    window = torch.repeat_interleave(size)  # (N,)
-    place = torch.arange(len(window), device=window.device) - (size.cumsum(0) - size)[window]
+    total = int(size.sum())  # N
+    window = torch.repeat_interleave(size, output_size=total)  # (N,)
+    place = torch.arange(total, device=window.device) - (size.cumsum(0) - size)[window]
     width = count_x[window]
     return window, first_x[window] + place % width, first_y[window] + place // width

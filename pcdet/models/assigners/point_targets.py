@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from pcdet.ops.points_in_boxes import points_in_boxes_index
+from pcdet.structures.batch import scene_counts
 from pcdet.structures.boxes import rotate_z
+from pcdet.utils.constants import constant
 
 MARGIN = 1e-5  # metres added to a box's sides along x and y, as on a GPU in OpenPCDet
 
@@ -31,22 +33,21 @@ def match_points(
     Points that only the boxes enlarged by ``extra_width`` hold are not judged: labels are not that exact. Padding
     matches nothing. (In OpenPCDet enlarged padding is a box at the origin.)
     """
+    scenes, slots = gt_boxes.shape[:2]
     labels = torch.zeros(len(point_coords), dtype=torch.int64, device=point_coords.device)
-    positives, boxes = [labels[:0]], [gt_boxes.new_zeros(0, 8)]
-    for scene, padded in enumerate(gt_boxes):
-        real = padded[padded[:, 7] > 0]  # (G, 8)
-        rows = (point_coords[:, 0] == scene).nonzero()[:, 0]  # (N_scene,)
+    owners = torch.zeros_like(labels)
+    order = point_coords[:, 0].argsort(stable=True)
+    counts = scene_counts(point_coords[:, 0], scenes).tolist()
+    real = torch.where(gt_boxes[..., 7:] > 0, gt_boxes, torch.nan)  # what is not a number holds nothing
+    for scene, rows in enumerate(order.split(counts) if slots else ()):  # (N_scene,)
         points = point_coords[rows, 1:4]
-        owner = points_in_boxes_index(points, real, MARGIN)  # (N_scene,)
-        near = points_in_boxes_index(points, _enlarged(real, extra_width), MARGIN) >= 0
-        inside = owner >= 0
-        found = real[owner[inside]]  # (P_scene, 8)
-        labels[rows[inside != near]] = -1
-        labels[rows[inside]] = found[:, 7].long()
-        positives.append(rows[inside])
-        boxes.append(found)
-    row, order = torch.cat(positives).sort()
-    return PointMatching(labels, row, torch.cat(boxes)[order])
+        owner = points_in_boxes_index(points, real[scene], MARGIN)  # (N_scene,)
+        near = points_in_boxes_index(points, _enlarged(real[scene], extra_width), MARGIN) >= 0
+        own = gt_boxes[scene, owner.clamp(min=0), 7].long()
+        labels[rows] = torch.where(owner >= 0, own, -near.long())
+        owners[rows] = owner + scene * slots
+    positives = (labels > 0).nonzero()[:, 0]  # (P,)
+    return PointMatching(labels, positives, gt_boxes.flatten(0, 1)[owners[positives]])
 
 
 def part_locations(points: Tensor, boxes: Tensor) -> Tensor:
@@ -56,4 +57,4 @@ def part_locations(points: Tensor, boxes: Tensor) -> Tensor:
 
 
 def _enlarged(boxes: Tensor, extra_width: Sequence[float]) -> Tensor:
-    return torch.cat([boxes[:, :3], boxes[:, 3:6] + boxes.new_tensor(extra_width), boxes[:, 6:]], dim=1)
+    return torch.cat([boxes[:, :3], boxes[:, 3:6] + constant(extra_width, boxes), boxes[:, 6:]], dim=1)

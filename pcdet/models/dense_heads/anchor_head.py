@@ -321,9 +321,7 @@ def _focal_loss(
     labels: Tensor,  # (B, A) int32
 ) -> Tensor:
     """(B, A, K)"""
-    scene, anchor = (labels > 0).nonzero(as_tuple=True)  # (P,) each
-    wanted = torch.zeros_like(logits)
-    wanted[scene, anchor] = (labels[scene, anchor].unsqueeze(1) == classes).to(logits.dtype)
+    wanted = (labels.unsqueeze(2) == classes.to(labels.dtype)).to(logits.dtype)  # none for labels of 0 and -1
     return sigmoid_focal_loss(logits, wanted)
 
 

@@ -17,6 +17,7 @@ from pcdet.models.dense_heads.centers import (
     SeparateHeadConfig,
     best_peaks,
     boxes_at,
+    boxes_from,
     require_branches,
     require_post_processing,
     rows_at,
@@ -30,6 +31,7 @@ from pcdet.ops.iou3d import boxes_aligned_iou3d
 from pcdet.ops.nms import nms_circle
 from pcdet.structures.dataset_info import DatasetInfo
 from pcdet.structures.detections import Detections
+from pcdet.utils.constants import constant
 
 LEAST_PROBABILITY = 1e-4  # the loss takes no logarithm of less
 
@@ -174,18 +176,27 @@ class CenterHead(nn.Module):
         for i, (maps, target) in enumerate(zip(preds.pred_dicts, map(PeakTargets, *targets), strict=True)):
             heat = maps["hm"].float().sigmoid().clamp(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
             losses[f"hm_loss_head_{i}"] = heatmap_focal_loss(heat, target.heatmap) * self.loss_weights["cls_weight"]
-            scene, slot = target.mask.nonzero(as_tuple=True)  # (P,)
-            cell = target.cells[scene, slot]  # (P,)
-            codes = torch.cat([rows_at(maps[name], scene, cell) for name in self.head_order], dim=1)  # (P, 8+)
-            error = mean_code_error(codes, target.codes[scene, slot])  # (8+,)
+            mask = target.mask
+            # Empty slots take part with a cell of their own and cost nothing: their number is never asked for, for
+            # which the host would wait.
+            spare = torch.arange(mask.shape[1], device=mask.device) % (self.grid.shape[0] * self.grid.shape[1])
+            cell = torch.where(mask, target.cells, spare)  # (B, T)
+            at = {
+                name: torch.where(mask.unsqueeze(2), rows_at(maps[name], cell), 0) for name in BRANCHES if name in maps
+            }
+            codes = torch.cat([at[name] for name in self.head_order], dim=2)  # (B, T, 8+)
+            error = mean_code_error(codes, target.codes, mask)  # (8+,)
             losses[f"loc_loss_head_{i}"] = (error * self.code_weights).sum() * self.loss_weights["loc_weight"]
             if "iou" in maps or self.iou_reg_loss:
-                boxes, gt_boxes = boxes_at(maps, scene, cell, self.grid), target.boxes[scene, slot]  # (P, 7+)
+                boxes, gt_boxes = boxes_from(at, cell, self.grid), target.boxes  # (B, T, 7+)
             if "iou" in maps:
-                fit = boxes_aligned_iou3d(boxes[:, :7], gt_boxes[:, :7]).unsqueeze(1) * 2 - 1  # (P, 1)
-                losses[f"iou_loss_head_{i}"] = mean_code_error(rows_at(maps["iou"], scene, cell), fit).sum()
+                fit = boxes_aligned_iou3d(boxes[..., :7].flatten(0, 1), gt_boxes[..., :7].flatten(0, 1))  # (B * T,)
+                fit = fit.view_as(mask).unsqueeze(2) * 2 - 1
+                losses[f"iou_loss_head_{i}"] = mean_code_error(at["iou"], fit, mask).sum()
             if self.iou_reg_loss:
-                total = (1 - distance_iou(boxes, gt_boxes)).sum() / normalizer(len(boxes))
+                wanted = torch.where(mask.unsqueeze(2), gt_boxes[..., :7], boxes[..., :7].detach())
+                total = (1 - distance_iou(boxes.flatten(0, 1), wanted.flatten(0, 1))).view_as(mask)
+                total = torch.where(mask, total, 0).sum() / normalizer(mask.sum())
                 losses[f"iou_reg_loss_head_{i}"] = total * self.loss_weights["loc_weight"]
         return losses
 
@@ -204,16 +215,15 @@ class CenterHead(nn.Module):
     def _decode_head(self, maps: dict[str, Tensor], head: int) -> list[Detections]:
         options = self.post_processing
         peaks = best_peaks(maps["hm"].float().sigmoid(), options["MAX_OBJ_PER_SAMPLE"])
-        scene = torch.arange(len(peaks.cells), device=peaks.cells.device).unsqueeze(1)  # (B, 1)
-        boxes = boxes_at(maps, scene, peaks.cells, self.grid)  # (B, N, 7+)
-        limits = boxes.new_tensor(options["POST_CENTER_LIMIT_RANGE"])
+        boxes = boxes_at(maps, peaks.cells, self.grid)  # (B, N, 7+)
+        limits = constant(options["POST_CENTER_LIMIT_RANGE"], boxes)
         keep = ((boxes[..., :3] >= limits[:3]) & (boxes[..., :3] <= limits[3:])).all(dim=-1)  # (B, N)
         keep &= peaks.scores > options["SCORE_THRESH"]
-        classes = peaks.classes.new_tensor(self.class_ids[head])[peaks.classes]  # (B, N) of the data set, from 0
+        classes = constant(self.class_ids[head], peaks.classes)[peaks.classes]  # (B, N) of the data set, from 0
         scores = peaks.scores
         if options.get("USE_IOU_TO_RECTIFY_SCORE", False):
-            fit = ((rows_at(maps["iou"], scene, peaks.cells)[..., 0] + 1) / 2).clamp(0, 1)  # (B, N)
-            share = scores.new_tensor(options["IOU_RECTIFIER"])[classes]
+            fit = ((rows_at(maps["iou"], peaks.cells)[..., 0] + 1) / 2).clamp(0, 1)  # (B, N)
+            share = constant(options["IOU_RECTIFIER"], scores)[classes]
             scores = scores.pow(1 - share) * fit.pow(share)
         found = [Detections(boxes[i, mask], scores[i, mask], classes[i, mask] + 1) for i, mask in enumerate(keep)]
         return [scene[_survivors(scene, options["NMS_CONFIG"])] for scene in found]

@@ -165,20 +165,24 @@ def best_peaks(heatmap: Tensor, count: int) -> Peaks:
     return Peaks(scores, cells.flatten(1).gather(1, best), best // per_class)
 
 
-def rows_at(maps: Tensor, scene: Tensor, cell: Tensor) -> Tensor:
-    """Values of maps (B, C, Y, X) at cells: ``scene`` and ``cell`` (...) -> (..., C) float32."""
-    return maps.flatten(2)[scene, :, cell].float()
+def rows_at(maps: Tensor, cell: Tensor) -> Tensor:
+    """Values of maps (B, C, Y, X) at cells of each scene: (B, T) -> (B, T, C) float32."""
+    flat = maps.flatten(2)  # (B, C, Y * X)
+    return flat.gather(2, cell.unsqueeze(1).expand(-1, flat.shape[1], -1)).transpose(1, 2).float()
 
 
 def boxes_at(
     maps: Mapping[str, Tensor],  # (B, channels, Y, X) of each branch
-    scene: Tensor,  # (...,) int64
-    cell: Tensor,  # (...,) int64; y * X + x
+    cell: Tensor,  # (B, T) int64; y * X + x
     grid: MapGrid,
 ) -> Tensor:
-    """Boxes that a head predicts at the given cells. -> (..., 7), or (..., 9) with velocity"""
+    """Boxes that a head predicts at the given cells. -> (B, T, 7), or (B, T, 9) with velocity"""
+    return boxes_from({name: rows_at(maps[name], cell) for name in BRANCHES if name in maps}, cell, grid)
+
+
+def boxes_from(at: Mapping[str, Tensor], cell: Tensor, grid: MapGrid) -> Tensor:
+    """The same from the values (B, T, channels) of each branch at the cells (B, T)."""
     width = grid.shape[1]
-    at = {name: rows_at(maps[name], scene, cell) for name in BRANCHES if name in maps}
     corner = torch.stack([cell % width, cell // width], dim=-1)  # (..., 2) x, y
     heading = torch.atan2(at["rot"][..., 1:], at["rot"][..., :1])
     parts = [grid.to_metres(corner + at["center"]), at["center_z"], at["dim"].exp(), heading]

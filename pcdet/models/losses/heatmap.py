@@ -21,9 +21,10 @@ def heatmap_focal_loss(
 
 
 def mean_code_error(
-    codes: Tensor,  # (P, C)
-    targets: Tensor,  # (P, C)
+    codes: Tensor,  # (B, T, C)
+    targets: Tensor,  # (B, T, C)
+    mask: Tensor,  # (B, T) bool: the rows that count
 ) -> Tensor:
     """Mean absolute error of each code; 0 without rows. A target that is not a number costs nothing. -> (C,)"""
-    error = torch.where(targets.isnan(), 0, codes - targets).abs()
-    return error.sum(0) / normalizer(len(codes))
+    error = torch.where(mask.unsqueeze(2) & ~targets.isnan(), codes - targets, 0).abs()
+    return error.sum((0, 1)) / normalizer(mask.sum())

@@ -15,6 +15,7 @@ from pcdet.models.registry import PFES
 from pcdet.models.voxel_centres import voxel_centres
 from pcdet.structures.batch import scene_counts
 from pcdet.structures.dataset_info import DatasetInfo
+from pcdet.utils.constants import constant
 
 
 class SpcSampling(TypedDict, total=False):
@@ -134,7 +135,7 @@ class VoxelSetAbstraction(nn.Module):
             voxels = self._voxels(name, multi_scale_3d_features[name])
             columns.append(self._aggregate(name, layer, voxels, keypoints, rois))
         before = torch.cat(columns, dim=1)  # (K, C)
-        scene = torch.arange(batch_size, device=points.device).repeat_interleave(keypoints.counts)  # (K,)
+        scene = _scenes(keypoints)  # (K,)
         coords = torch.cat([scene.unsqueeze(1).to(keypoints.xyz.dtype), keypoints.xyz], dim=1)  # (K, 4)
         return Keypoints(before, self.vsa_point_feature_fusion(before), coords)
 
@@ -151,16 +152,15 @@ class VoxelSetAbstraction(nn.Module):
                 num_sectors=self.spc_sampling["NUM_SECTORS"],
                 radius=self.spc_sampling["SAMPLE_RADIUS_WITH_ROI"],
             )
-        lengths = source.counts.new_tensor([len(some) for some in rows])
+        lengths = constant([len(some) for some in rows], source.counts)
         return Stack(source.xyz[torch.cat(rows)], lengths, None)
 
     def _look_up(self, bev: Tensor, stride: int, keypoints: Stack) -> Tensor:
         """The map (B, C, Y, X) at the keypoints, (K, C)."""
-        low = keypoints.xyz.new_tensor(self.info.point_cloud_range[:2])
-        size = keypoints.xyz.new_tensor(self.info.voxel_size[:2])
+        low = constant(self.info.point_cloud_range[:2], keypoints.xyz)
+        size = constant(self.info.voxel_size[:2], keypoints.xyz)
         x, y = ((keypoints.xyz[:, :2] - low) / size / stride).unbind(dim=1)
-        scene = torch.arange(len(bev), device=bev.device).repeat_interleave(keypoints.counts)
-        return interpolate_bev(bev, scene, x, y)
+        return interpolate_bev(bev, _scenes(keypoints), x, y)
 
     def _voxels(self, name: str, level: SparseConvTensor) -> Stack:
         centres = voxel_centres(level.indices[:, 1:], self.info, self.sa_config[name]["DOWNSAMPLE_FACTOR"])
@@ -173,6 +173,12 @@ class VoxelSetAbstraction(nn.Module):
             rois = _required(rois, f"SA_LAYER.{name}.FILTER_NEIGHBOR_WITH_ROI")
             source = _near_rois(source, rois, config["RADIUS_OF_NEIGHBOR_WITH_ROI"])
         return layer(source.xyz, source.counts, keypoints.xyz, keypoints.counts, source.features)
+
+
+def _scenes(stack: Stack) -> Tensor:
+    """The scene of each point. (N,) int64"""
+    scenes = torch.arange(len(stack.counts), device=stack.counts.device)
+    return scenes.repeat_interleave(stack.counts, output_size=len(stack.xyz))
 
 
 def _near_rois(source: Stack, rois: Tensor, margin: float) -> Stack:

@@ -98,20 +98,22 @@ class RoiHead(nn.Module):
 
         Without a proposal to refine the last two are 0 and still connected to the predictions.
         """
-        refined = targets.reg_valid_mask.flatten().nonzero()[:, 0]  # (P,)
-        codes = preds.rcnn_reg.float()[refined]  # (P, 7)
-        rois = targets.rois.reshape(-1, 7)[refined]
+        refined = targets.reg_valid_mask.reshape(-1, 1) > 0  # (B * R, 1)
+        rois = targets.rois.reshape(-1, 7)
+        # The other rows take part with codes of 0 and their proposal as the wanted box, and cost nothing: the number of
+        # those that are refined is never asked for, for which the host would wait.
+        codes = torch.where(refined, preds.rcnn_reg.float(), 0)  # (B * R, 7)
         losses = {"rcnn_loss_cls": self._class_loss(preds.rcnn_cls.float(), targets.rcnn_cls_labels.flatten())}
-        wanted = targets.gt_of_rois.flatten(0, 1)[refined, :7]
-        wanted = self.coder.encode(wanted, _own_frame(rois))
+        wanted = torch.where(refined, targets.gt_of_rois.flatten(0, 1)[:, :7], _own_frame(rois))
+        wanted = torch.where(refined, self.coder.encode(wanted, _own_frame(rois)), 0)
         total = smooth_l1_loss(codes, wanted, self.code_weights).sum()
-        count = normalizer(len(refined))
+        count = normalizer(refined.sum())
         losses["rcnn_loss_reg"] = total / count * self.loss_weights.get("rcnn_reg_weight", 1.0)
         if self.loss_config.get("CORNER_LOSS_REGULARIZATION", False):
             boxes = self._boxes(codes, rois)
-            corners = corner_loss(boxes, targets.gt_of_rois_src.flatten(0, 1)[refined, :7]).sum()
+            corners = corner_loss(boxes, targets.gt_of_rois_src.flatten(0, 1)[:, :7])  # (B * R,)
             weight = self.loss_weights.get("rcnn_corner_weight", 1.0)
-            losses["rcnn_loss_corner"] = corners / count * weight
+            losses["rcnn_loss_corner"] = torch.where(refined[:, 0], corners, 0).sum() / count * weight
         return losses
 
     def _class_loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class PointRCNNHead(RoiHead):
     ) -> RoiPreds:
         rows, counts = self._pool(rois, point_coords, point_features, point_cls_scores)  # (D, 5 + C), (B * R,)
         cycle = self.pool["NUM_SAMPLED_POINTS"]
-        weight = _copies(counts, cycle)  # (D,)
+        weight = _copies(counts, cycle, len(rows))  # (D,)
         xyz, own = rows[:, :3].contiguous(), run_weighted(self.xyz_up_layer, rows[:, :PREFIX], weight)  # (D, C)
         features = run_weighted(self.merge_down_layer, torch.cat([own, rows[:, PREFIX:]], dim=1), weight)  # (D, C)
         for level, wanted in zip(self.SA_modules[:-1], self.npoints, strict=False):
@@ -145,10 +145,11 @@ def _own_frame(xyz: Tensor, rois: Tensor) -> Tensor:
     return torch.stack([x * cos + y * sin, y * cos - x * sin, z], dim=1)
 
 
-def _copies(counts: Tensor, total: int) -> Tensor:
+def _copies(counts: Tensor, total: int, rows: int) -> Tensor:
     """How often each point occurs where those of every proposal (B * R,) are repeated in turn up to ``total``. (D,)"""
-    length = counts.repeat_interleave(counts)  # (D,)
-    place = torch.arange(len(length), device=counts.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    length = counts.repeat_interleave(counts, output_size=rows)  # (D,)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts, output_size=rows)  # (D,)
+    place = torch.arange(rows, device=counts.device) - first
     return total // length + (place < total % length)
 
 

@@ -15,6 +15,7 @@ from pcdet.models.roi_heads.grid_points import roi_grid_points
 from pcdet.models.roi_heads.proposals import ProposalNms
 from pcdet.models.voxel_centres import voxel_centres
 from pcdet.structures.dataset_info import DatasetInfo
+from pcdet.utils.constants import constant
 
 FAR = 1e6  # cells; a grid point beyond, of a proposal that has gone astray, has no neighbours either
 
@@ -104,7 +105,11 @@ class VoxelRCNNHead(RoiHead):
         scenes, rows = rois.shape[:2]
         points = roi_grid_points(rois.view(scenes * rows, 7), self.grid_size).flatten(0, 1)  # (B * R * G^3, 3)
         cells = self._cells(points)  # (B * R * G^3, 3) z, y, x
-        scene = torch.arange(scenes, device=rois.device).repeat_interleave(rows * self.grid_size**3).unsqueeze(1)
+        scene = (
+            torch.arange(len(points), device=rois.device)
+            .div(rows * self.grid_size**3, rounding_mode="floor")
+            .unsqueeze(1)
+        )
         levels = []
         for source, layer in zip(self.sources, self.roi_grid_pool_layers, strict=True):
             voxels, stride = features[source], strides[source]
@@ -118,7 +123,7 @@ class VoxelRCNNHead(RoiHead):
 
         By floor division in float32, as OpenPCDet does: at the border of a cell it may differ from the voxelizer.
         """
-        low, size = points.new_tensor(self.info.point_cloud_range[:3]), points.new_tensor(self.info.voxel_size)
+        low, size = constant(self.info.point_cloud_range[:3], points), constant(self.info.voxel_size, points)
         return ((points - low) // size).flip(1).nan_to_num(nan=FAR).clamp(-FAR, FAR)
 
 

@@ -15,6 +15,7 @@ from pcdet.layers.row_norm import RowNorm
 from pcdet.ops.dynamic_voxels import dynamic_voxels
 from pcdet.ops.scatter import pool_rows
 from pcdet.structures.dataset_info import DatasetInfo
+from pcdet.utils.constants import constant
 
 
 class PointCells(NamedTuple):
@@ -29,8 +30,8 @@ class PointCells(NamedTuple):
 
     def offsets(self, info: DatasetInfo) -> Tensor:
         """Each point's offset from the centre of its cell in metres, (N', 3); of a pillar, from half of one z cell."""
-        size = self.points.new_tensor(info.voxel_size)
-        first = size / 2 + self.points.new_tensor(info.point_cloud_range[:3])  # (3,) centre of the first cell
+        size = constant(info.voxel_size, self.points)
+        first = size / 2 + constant(info.point_cloud_range[:3], self.points)  # (3,) centre of the first cell
         steps = F.pad(self.places, (0, 3 - self.places.shape[1])).to(self.points.dtype)  # (N', 3)
         return self.points[:, 1:4] - (steps * size + first)
 

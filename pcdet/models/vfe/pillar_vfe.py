@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pcdet.layers.weighted_norm import normalise_rows
 from pcdet.models.registry import VFES
 from pcdet.structures.dataset_info import DatasetInfo
+from pcdet.utils.constants import constant
 
 
 class PillarFeatures(NamedTuple):
@@ -108,8 +109,8 @@ class PillarVFE(nn.Module):
         voxel_coords: Tensor,  # (V, 4) scene, z, y, x
     ) -> PillarFeatures:
         mean = voxels[:, :, :3].sum(dim=1) / voxel_num_points.clamp(min=1).unsqueeze(1)  # (V, 3)
-        cells = voxel_coords[:, [3, 2, 1]].to(voxels.dtype)  # (V, 3) x, y, z
-        centre = cells * voxels.new_tensor(self.voxel_size) + voxels.new_tensor(self.first_centre)  # (V, 3)
+        cells = voxel_coords[:, 1:].flip(1).to(voxels.dtype)  # (V, 3) x, y, z
+        centre = cells * constant(self.voxel_size, voxels) + constant(self.first_centre, voxels)  # (V, 3)
         rows = distinct_rows(voxels, voxel_num_points)
         place = rows.weight.cumsum(0) - rows.weight  # (R,) of the row among all V * P
         real = place % voxels.shape[1] < voxel_num_points[rows.pillar]  # (R,)

@@ -212,7 +212,7 @@ def test_recorded_peaks_and_boxes(shared):
     maps["dim"] = maps["dim"].log() if (maps["dim"] > 0).all() else maps["dim"]
     maps["rot"] = torch.cat([record["in_rot_cos"], record["in_rot_sin"]], dim=1)
     peaks = best_peaks(record["in_heat"], 50)
-    boxes = boxes_at(maps, torch.arange(2).unsqueeze(1), peaks.cells, MapGrid((24, 28), (0.0, -40.0), (0.05, 0.05), 8))
+    boxes = boxes_at(maps, peaks.cells, MapGrid((24, 28), (0.0, -40.0), (0.05, 0.05), 8))
     low, high = torch.tensor([0.0, -40, -2]), torch.tensor([10.8, 40, 4])
     keep = ((boxes[..., :3] >= low) & (boxes[..., :3] <= high)).all(dim=-1)
     for i in range(2):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from pcdet.models.dense_heads.centers import rows_at
 from pcdet.models.losses.heatmap import heatmap_focal_loss, mean_code_error
 from pcdet.models.losses.overlap import distance_iou
 
@@ -37,29 +38,30 @@ def test_recorded_focal_loss(shared):
 
 
 def test_code_errors_by_hand():
-    codes = torch.tensor([[1.0, 2.0], [3.0, 5.0]], requires_grad=True)
-    targets = torch.tensor([[0.0, math.nan], [5.0, 4.0]])
-    error = mean_code_error(codes, targets)
+    """The third row does not count, whatever it holds."""
+    codes = torch.tensor([[[1.0, 2.0], [3.0, 5.0], [math.inf, 7.0]]], requires_grad=True)
+    targets = torch.tensor([[[0.0, math.nan], [5.0, 4.0], [math.nan, 0.0]]])
+    error = mean_code_error(codes, targets, torch.tensor([[True, True, False]]))
     assert error.tolist() == [1.5, 0.5]
     error.sum().backward()
-    assert codes.grad.tolist() == [[0.5, 0.0], [-0.5, 0.5]]
+    assert codes.grad.tolist() == [[[0.5, 0.0], [-0.5, 0.5], [0.0, 0.0]]]
 
 
-def test_no_rows_have_no_error_and_are_still_connected():
-    codes = torch.zeros(0, 3, requires_grad=True)
-    error = mean_code_error(codes, torch.zeros(0, 3))
+@pytest.mark.parametrize("rows", [0, 2])
+def test_no_rows_have_no_error_and_are_still_connected(rows):
+    codes = torch.ones(1, rows, 3, requires_grad=True)
+    error = mean_code_error(codes, torch.zeros(1, rows, 3), torch.zeros(1, rows, dtype=torch.bool))
     assert error.tolist() == [0.0, 0.0, 0.0]
     error.sum().backward()
-    assert codes.grad is not None
+    assert codes.grad is not None and not codes.grad.any()
 
 
 def test_recorded_code_errors(shared):
     """One target is not a number, which in OpenPCDet makes that code's error one that is none either."""
     record = np.load(shared / "oracles/ops/losses.npz")
     maps = torch.from_numpy(record["in_reg_map"]).requires_grad_()
-    scene, slot = torch.from_numpy(record["in_mask"]).nonzero(as_tuple=True)
-    rows = maps.flatten(2)[scene, :, torch.from_numpy(record["in_ind"])[scene, slot]]
-    error = mean_code_error(rows, torch.from_numpy(record["in_target"])[scene, slot])
+    rows = rows_at(maps, torch.from_numpy(record["in_ind"]))
+    error = mean_code_error(rows, torch.from_numpy(record["in_target"]), torch.from_numpy(record["in_mask"]) > 0)
     known = ~np.isnan(record["out_reg_centernet"])
     assert known.sum() == 7 and torch.isfinite(error).all()
     np.testing.assert_allclose(error.detach()[known], record["out_reg_centernet"][known], rtol=1e-5)
