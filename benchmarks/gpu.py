@@ -1,19 +1,21 @@
 """Operators and models on this GPU, against the card's own ceilings; writes ``benchmarks/results/gpu-<name>.md``.
 
-    python benchmarks/gpu.py [--budget SECONDS] [--out FOLDER] [--device cpu]
+    python benchmarks/gpu.py [--budget SECONDS] [--out FOLDER] [--device cpu --repeat 1]
 
 Operators: the median of CUDA events, the least bytes that a call must move (its arguments and results) and the share of
 the measured copying rate that this makes. Models: samples a second of inference (batch 1) and training (batch 4) in
 fp32, fp16 and bf16, where a step's time goes, peak memory, and the 2-D backbone as it is, compiled, and as CUDA graphs.
-What the budget leaves no time for is named. ``--device cpu`` runs the same code on a CPU, to try the script itself.
+What the budget leaves no time for is named. Rows are printed as they come, and the page is written anew after each
+model, so that a run which is cut off is not lost. ``--device cpu`` runs the same code on a CPU, to try the script.
 """
 
 import argparse
 import contextlib
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pcdet.structures.batch import to_device
 from pcdet.train_utils.device_usage import DeviceUsage
-from pcdet.train_utils.launch import choose_device, device_name
+from pcdet.train_utils.launch import choose_device
 from pcdet.train_utils.precision import Precision
 from pcdet.utils.files import write_text
 
@@ -35,7 +37,7 @@ MODELS = ("pv_rcnn", "second", "pointpillar", "voxel_rcnn_car", "pointrcnn", "po
 PRECISIONS = ("fp32", "fp16", "bf16")
 MAPS = {"compiled": None, "CUDA graphs": "reduce-overhead"}  # torch.compile's mode for the 2-D backbone
 PHASES = ("forward", "backward", "optimizer")
-REPEAT = 7
+CLIP = 10.0
 
 
 def parse() -> argparse.Namespace:
@@ -43,6 +45,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--device", choices=["cuda", "cpu"], default="cuda")
     add("--budget", type=float, default=480, help="seconds after which nothing new is begun")
+    add("--repeat", type=int, default=7, help="timed calls, of which the median counts (default: 7)")
     add("--models", nargs="*", default=MODELS, help="stems of YAML files below cfgs")
     add("--no_operators", action="store_true", help="models alone")
     add("--out", type=Path, default=Path(__file__).with_name("results"), help="folder of the page")
@@ -52,8 +55,14 @@ def parse() -> argparse.Namespace:
 class Clock:
     """Milliseconds on a device: CUDA events on a GPU, the wall clock on a CPU."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, repeat: int):
         self.device = device
+        self.repeat = repeat
+
+    @property
+    def warm_up(self) -> int:
+        """Calls that compile and fill caches."""
+        return min(2, self.repeat)
 
     def mark(self) -> Any:
         if self.device.type != "cuda":
@@ -68,12 +77,12 @@ class Clock:
         last.synchronize()
         return first.elapsed_time(last)
 
-    def median(self, work: Callable[[], Any], repeat: int = REPEAT) -> float:
+    def median(self, work: Callable[[], Any], repeat: int | None = None) -> float:
         """Of several calls, after two that warm up and compile."""
-        for _ in range(2):
+        for _ in range(self.warm_up):
             work()
         times = []
-        for _ in range(repeat):
+        for _ in range(repeat or self.repeat):
             begin = self.mark()
             work()
             times.append(self.between(begin, self.mark()))
@@ -111,19 +120,42 @@ def copying_rate(clock: Clock) -> float:
     return 2 * source.nbytes / (clock.median(lambda: target.copy_(source)) / 1000)
 
 
-def operators(clock: Clock, copying: float, over: Callable[[], bool], skipped: list[str]) -> list[str]:
+class Page:
+    """The page as it grows, row by row."""
+
+    def __init__(self, path: Path, head: Sequence[str]):
+        self.path = path
+        self.head = head
+        self.sections: dict[str, list[str]] = {}
+        self.skipped: list[str] = []
+
+    def add(self, section: str, *rows: str) -> None:
+        """Print rows and put them into a section."""
+        print(*rows, sep="\n", flush=True)
+        self.sections.setdefault(section, []).extend(rows)
+
+    def write(self) -> None:
+        lines = [*self.head]
+        for title, rows in self.sections.items():
+            lines += ["", f"## {title}", "", *rows]
+        lines += ["", "## Not measured", "", *(f"* {text}" for text in self.skipped or ["nothing was left out"]), ""]
+        write_text(self.path, "\n".join(lines))
+
+
+def operators(clock: Clock, copying: float, over: Callable[[], bool], page: Page) -> None:
     """A row for each operator at each size."""
-    rows = ["| operator | size | ms | reference | least MB | share of the copying rate |", "|---|---|---|---|---|---|"]
+    page.add("Operators", *heads("operator", "size", "ms", "reference", "least MB", "share of the copying rate"))
     torch.set_default_device(clock.device)
     try:
         for cases in (*op_cases_points.CASES, *op_cases_boxes.CASES):
             if over():
-                skipped.append(f"operators: {cases.__name__}")
+                page.skipped.append(f"operators: {cases.__name__}")
                 continue
-            rows += [operator_row(case, clock, copying, over) for case in cases(False)]
+            for case in cases(False):
+                page.add("Operators", operator_row(case, clock, copying, over))
     finally:
         torch.set_default_device("cpu")
-    return rows
+    page.write()
 
 
 def operator_row(case: Any, clock: Clock, copying: float, over: Callable[[], bool]) -> str:
@@ -136,41 +168,42 @@ def operator_row(case: Any, clock: Clock, copying: float, over: Callable[[], boo
     return f"| {case.name} | {case.size} | {ms:.3f} | {slower} | {moved.total / 1e6:.1f} | {share:.1%} |"
 
 
-def models(
-    given: argparse.Namespace, device: torch.device, over: Callable[[], bool], skipped: list[str]
-) -> tuple[list[str], list[str]]:
+def models(given: argparse.Namespace, clock: Clock, over: Callable[[], bool], page: Page) -> None:
     """Rows of the models, and of their 2-D backbones compiled."""
-    rows = [
-        "| model | precision | inference samples/s | training samples/s | "
-        + " | ".join(f"{name} ms" for name in PHASES)
-        + " | peak GiB | GPU % |",
-        "|---" * (6 + len(PHASES)) + "|",
-    ]
-    compiled = ["| model | precision | 2-D backbone | inference samples/s |", "|---|---|---|---|"]
+    page.add("Models", *heads("model", "precision", "inference samples/s", "training samples/s",
+                              *(f"{name} ms" for name in PHASES), "peak GiB", "GPU %"))  # fmt: skip
     benches = {}
     for name in given.models:
         if over():
-            skipped.append(f"model {name}")
+            page.skipped.append(f"model {name}")
             continue
-        benches[name] = bench = Bench(argparse.Namespace(device=device.type, threads=None, kitti=None), name)
+        benches[name] = bench = Bench(argparse.Namespace(device=clock.device.type, threads=None, kitti=None), name)
         for precision in PRECISIONS:
-            if over() or (precision == "fp16" and device.type == "cpu"):
-                skipped.append(f"{name} in {precision}")
+            if over() or (precision == "fp16" and clock.device.type == "cpu"):
+                page.skipped.append(f"{name} in {precision}")
                 continue
-            rows.append(model_row(bench, name, precision))
+            page.add("Models", model_row(bench, name, precision, clock))
+        page.write()
+    compiled = "2-D backbone compiled"
+    page.add(compiled, *heads("model", "precision", "2-D backbone", "inference samples/s"))
     for name, bench in benches.items():
         if not hasattr(bench.model, "backbone_2d"):
             continue
         for label, mode in MAPS.items():
             if over():
-                skipped.append(f"{name} {label}")
+                page.skipped.append(f"{name} {label}")
                 continue
-            compiled += map_rows(bench, name, label, mode)
-    return rows, compiled
+            page.add(compiled, *map_rows(bench, name, label, mode, clock))
+            page.write()
 
 
-def model_row(bench: Bench, name: str, precision: str) -> str:
-    clock, device = Clock(bench.device), bench.device
+def heads(*columns: str) -> list[str]:
+    """The head of a table."""
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+
+
+def model_row(bench: Bench, name: str, precision: str, clock: Clock) -> str:
+    device = bench.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     usage = DeviceUsage(device)
@@ -199,7 +232,7 @@ def step_times(bench: Bench, batch: dict[str, Any], precision: str, clock: Clock
     if precision != "fp32":
         mixed = Precision.mixed(bench.device, 65536.0, precision)
     times = []
-    for _ in range(2 + REPEAT):
+    for _ in range(clock.warm_up + clock.repeat):
         bench.optimizer.zero_grad(set_to_none=True)
         marks = [clock.mark()]
         with mixed.autocast():
@@ -208,15 +241,17 @@ def step_times(bench: Bench, batch: dict[str, Any], precision: str, clock: Clock
         marks.append(clock.mark())
         mixed.backward(loss)
         marks.append(clock.mark())
-        mixed.step(bench.optimizer)
+        mixed.unscale(bench.optimizer)  # with the clipping, and the one read of a step, as the engine has them
+        norm = torch.nn.utils.clip_grad_norm_(bench.model.parameters(), CLIP)
+        mixed.step(bench.optimizer, finite=math.isfinite(norm))
         marks.append(clock.mark())
         times.append([clock.between(a, b) for a, b in zip(marks, marks[1:], strict=False)])
-    return [statistics.median(phase) for phase in zip(*times[2:], strict=True)]
+    return [statistics.median(phase) for phase in zip(*times[clock.warm_up :], strict=True)]
 
 
-def map_rows(bench: Bench, name: str, label: str, mode: str | None) -> Iterable[str]:
+def map_rows(bench: Bench, name: str, label: str, mode: str | None, clock: Clock) -> Iterator[str]:
     """Inference with the 2-D backbone compiled; the module is as it was afterwards."""
-    scene, clock = bench.batches(bench.test_set, 1, 1)[0], Clock(bench.device)
+    scene = bench.batches(bench.test_set, 1, 1)[0]
     bench.model.eval()
     plain = bench.model.backbone_2d
     bench.model.backbone_2d = torch.compile(plain, mode=mode)
@@ -236,29 +271,28 @@ def main() -> int:
         print("no GPU can be used here: nothing was measured")
         return 0
     device = choose_device(given.device)
-    clock, skipped = Clock(device), []
-    name = device_name(device) if device.type == "cuda" else "cpu"
+    clock = Clock(device, given.repeat)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
     def over() -> bool:
         return time.monotonic() - began > given.budget
 
     copying, rate = copying_rate(clock), costs.product_rate(device)
-    page = [
-        f"# {name}",
-        "",
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}. The card copies {copying / 1e9:.0f} GB/s, multiplies "
-        f"fp32 matrices at {rate / 1e12:.2f} TFLOP/s.",
-        "",
-    ]
+    page = Page(
+        given.out / f"gpu-{name.lower().replace(' ', '-')}.md",
+        [
+            f"# {name}",
+            "",
+            f"torch {torch.__version__}, CUDA {torch.version.cuda}. Copies {copying / 1e9:.0f} GB/s, multiplies fp32 "
+            f"matrices at {rate / 1e12:.2f} TFLOP/s. Medians of {given.repeat} calls.",
+        ],
+    )
+    print(*page.head, sep="\n", flush=True)
     if not given.no_operators:
-        page += ["## Operators", "", *operators(clock, copying, over, skipped), ""]
-    rows, compiled = models(given, device, over, skipped)
-    page += ["## Models", "", *rows, "", "## 2-D backbone compiled", "", *compiled, ""]
-    page += ["## Not measured", "", *(f"* {text}" for text in skipped or ["nothing was left out"]), ""]
-    path = given.out / f"gpu-{name.lower().replace(' ', '-')}.md"
-    given.out.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(page))
-    print("\n".join(page), f"\nwritten to {path}", sep="")
+        operators(clock, copying, over, page)
+    models(given, clock, over, page)
+    page.write()
+    print(f"\nwritten to {page.path}")
     return 0
 
 
