@@ -51,6 +51,7 @@ ALLOWED: dict[str, str] = {
     "ops/voxelize/door.py::voxelize": "the form for NumPy arrays",
     "layers/msg_set_abstraction.py::_count_in_cycles": COMPACT,
     "layers/sparse/device.py::_distinct": SIZE,
+    "layers/sparse/measure.py::_now": RARE,
     "layers/sparse/rulebook.py::table_pairs": "only the reference lists pairs; on a GPU the table is gathered as it is",
     "layers/sparse/sites.py::Sites.ordered": "on a GPU it sorts without asking",
     "layers/sparse/sites.py::_require_distinct": ON_CPU,
