@@ -87,7 +87,13 @@ def parse_file(path: Path) -> Node:
 
     Raises :class:`ConfigError` with file and line for bad syntax, a duplicate key, or a file that is not a mapping.
     """
-    loader = _Loader(path.read_text(encoding="utf-8"))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}); save it in that encoding"
+        ) from error
+    loader = _Loader(text)
     try:
         root = loader.get_single_node()
         if root is None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pcdet.utils.files import read_text
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -21,7 +23,7 @@ class Calibration:
         Raises ``FileNotFoundError``, or ``ValueError`` naming the file and the missing or malformed key.
         """
         rows: dict[str, np.ndarray] = {}
-        for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+        for number, line in enumerate(read_text(path).splitlines(), start=1):
             key, _, values = line.partition(":")
             if not key.strip():
                 continue

@@ -41,6 +41,19 @@ def _umask() -> int:
     return mask
 
 
+def read_text(path: str | Path) -> str:
+    """A text file that somebody wrote: UTF-8, with or without a byte order mark.
+
+    Raises ``FileNotFoundError``, or ``ValueError`` naming the file where it has another encoding.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}); save it in that encoding"
+        ) from error
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_open(path, "w") as file:

@@ -26,11 +26,26 @@ def test_a_line_by_hand():
         (LINE, True, "x:2: the score, field 16, is missing"),
         ("Car 1 2", False, "x:2: 3 fields; KITTI has 15"),
         (LINE.replace("1.6 3.9", "tall 3.9"), False, "x:2: could not convert string to float: 'tall'"),
+        (LINE.replace("-1.57", "inf"), False, "x:2: alpha, field 4, is inf; it must be finite"),
+        (LINE.replace("110", "nan"), True, "x:2: the score, field 16, is missing"),
+        (LINE.replace("110", "nan") + " 0.5", True, "x:2: x2, field 7, is nan"),
+        (LINE + " nan", True, "x:2: the score, field 16, is nan"),
     ],
 )
 def test_malformed_lines_name_their_place(line, scored, message):
     with pytest.raises(ValueError, match=message):
         parse_annos("\n" + line, "x", scored=scored)
+
+
+def test_a_box_in_space_that_is_not_finite_and_the_score_of_a_label_are_read(tmp_path):
+    """KITTI's devkit goes on with the first; it reads no score in a label file."""
+    assert np.isnan(parse_annos(LINE.replace("3.9", "nan"), "x", scored=False)["dimensions"][0, 0])
+    assert parse_annos(LINE + " nan", "x", scored=False)["score"].tolist() == [0]
+
+
+def test_a_byte_order_mark_and_other_line_ends_are_no_part_of_a_line(tmp_path):
+    (tmp_path / "a.txt").write_bytes(f"\ufeff{LINE}\r\n{LINE}\r\n".encode())
+    assert read_annos(tmp_path, ["a"], scored=False)[0]["name"].tolist() == ["Car", "Car"]
 
 
 def test_files_of_folders_are_evaluated(tmp_path):

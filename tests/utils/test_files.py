@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from pcdet.utils.files import atomic_open, read_pickle, write_json, write_pickle
+from pcdet.utils.files import atomic_open, read_pickle, read_text, write_json, write_pickle
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -25,6 +25,15 @@ def test_a_write_makes_its_folder_and_replaces(tmp_path):
             file.write(text)
     assert path.read_text() == "two"
     assert os.stat(path).st_mode & 0o044  # readable by others as the umask says, unlike a temporary file
+
+
+def test_a_text_of_other_tools_is_read_without_its_byte_order_mark_or_refused_by_name(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfr\xc3\xa4der\r\n")
+    assert read_text(path) == "räder\n"
+    path.write_bytes("räder".encode("latin1"))
+    with pytest.raises(ValueError, match=r"a.txt is not text in UTF-8 \(.* at byte 1\); save it"):
+        read_text(path)
 
 
 def test_json_of_numpy(tmp_path):

@@ -26,7 +26,9 @@ def text_points(path: Path, layout: CloudLayout) -> np.ndarray:
     if names and _first_line(path, skip)[1] is None:
         return layout.by_name({name: np.zeros(0) for name in names}, path)
     try:
-        table = np.loadtxt(path, np.float64, comments=("#", "//"), delimiter=delimiter, skiprows=skip, ndmin=2)
+        table = np.loadtxt(
+            path, np.float64, comments=("#", "//"), delimiter=delimiter, skiprows=skip, ndmin=2, encoding="utf-8-sig"
+        )
     except ValueError as error:
         raise ValueError(f"{path}, counted from line {skip + 1} as row 0: {error}") from error
     if names is None:
@@ -40,7 +42,7 @@ def _first_line(path: Path, skip: int = 0) -> tuple[int, str | None]:
     """Number and text of the first line with content after ``skip`` lines."""
     number = 0
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if number > skip and line.strip() and not line.lstrip().startswith(("#", "//")):
                     return number, line.strip()

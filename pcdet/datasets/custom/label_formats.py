@@ -15,6 +15,7 @@ from pcdet.datasets.custom.labels import LabelRow
 from pcdet.datasets.kitti.labels import LabelObject, parse_line
 from pcdet.structures.boxes import boxes_from_kitti_camera
 from pcdet.structures.calibration import Calibration
+from pcdet.utils.files import read_text
 from pcdet.utils.registry import nearest
 
 
@@ -55,10 +56,7 @@ def text_of(path: Path) -> str:
     """A label file's text. Raises ``FileNotFoundError`` that says what an empty scene looks like."""
     if not path.is_file():
         raise FileNotFoundError(f"The labels {path} are missing; a frame without objects has an empty file")
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text: {error.reason} at byte {error.start}") from error
+    return read_text(path)
 
 
 def numbers(fields: Sequence[str], place: str, what: str) -> tuple[float, ...]:
@@ -117,10 +115,16 @@ def read_kitti_lidar(folder: CustomFolder, frame_id: str) -> Parsed:
 def read_labelcloud(folder: CustomFolder, frame_id: str) -> Parsed:
     """``labels/<frame>.json`` of labelCloud: ``objects`` with ``centroid``, ``dimensions`` and ``rotations``."""
     path = folder.label_path(frame_id, ".json")
+    text = text_of(path)
+    if not text.strip():
+        return Parsed([], [])
     try:
-        objects = json.loads(text_of(path) or "{}").get("objects", [])
-    except (json.JSONDecodeError, AttributeError) as error:
-        return Parsed([], [f"{path} is not labelCloud's JSON, an object with a list 'objects': {error}"])
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        return Parsed([], [f"{path}:{error.lineno} is not JSON: {error.msg}"])
+    objects = content.get("objects") if isinstance(content, dict) else None
+    if not isinstance(objects, list):
+        return Parsed([], [f"{path} is not labelCloud's JSON, which has a list 'objects'"])
     places = [(f"{path}, object {i}", item) for i, item in enumerate(objects, start=1)]
     return parse_each(places, labelcloud_row)
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pcdet.utils.files import read_text
+
 TIME = "timestamp"  # the feature that tells a point's age in seconds; 0 in the frame's own sweep
 
 
@@ -25,7 +27,7 @@ def read_sweeps(path: Path, root: Path) -> list[Sweep]:
     if not path.is_file():
         return []
     sweeps = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         fields, place = line.split(), f"{path}:{number}"
         if not fields:
             continue

@@ -8,6 +8,7 @@ import numpy as np
 
 from pcdet.datasets.splits import read_split
 from pcdet.structures.calibration import Calibration
+from pcdet.utils.files import read_text
 
 SPLITS = ("train", "val", "trainval", "test")
 POINT_FEATURES = ("x", "y", "z", "intensity")
@@ -84,7 +85,7 @@ class KittiFolder:
         path = self.plane_path(split, frame_id)
         if not path.is_file():
             return None
-        lines = path.read_text().splitlines()
+        lines = read_text(path).splitlines()
         try:
             plane = np.array([float(v) for v in lines[3].split()])
         except (IndexError, ValueError) as error:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pcdet.utils.files import read_text
+
 DONT_CARE = "DontCare"
 DIFFICULTIES = ("easy", "moderate", "hard")
 # Smallest height in pixels, largest truncation and largest occlusion level of each difficulty (KITTI's devkit).
@@ -73,7 +75,7 @@ def read_labels(path: str | Path) -> tuple[list[LabelObject], list[str]]:
     them. Raises ``FileNotFoundError``, or ``ValueError`` naming file and line for a malformed line.
     """
     objects, complaints = [], []
-    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         place = f"{path}:{number}"

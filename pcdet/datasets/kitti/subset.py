@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from pcdet.datasets.kitti.labels import read_labels
+from pcdet.datasets.splits import read_split
 from pcdet.utils.files import write_text
 
 FILES = {"velodyne": ".bin", "calib": ".txt", "label_2": ".txt", "image_2": ".png", "planes": ".txt"}
@@ -15,7 +16,7 @@ def copy_subset(data_path: Path, out: Path, frames: int, class_name: str | None 
     ``class_name`` takes only frames that hold an object of this class. Returns the frames' names. Raises
     ``FileNotFoundError`` if ``data_path`` has no ImageSets/train.txt and ``ValueError`` if it has too few frames.
     """
-    names = (data_path / "ImageSets" / "train.txt").read_text(encoding="utf-8").split()
+    names = list(read_split(data_path / "ImageSets" / "train.txt"))
     chosen = [n for n in names if class_name is None or holds(data_path, n, class_name)][:frames]
     if len(chosen) < frames:
         which = f" with a {class_name}" if class_name else ""

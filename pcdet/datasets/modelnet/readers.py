@@ -8,6 +8,7 @@ import numpy as np
 
 from pcdet.datasets.whole_clouds.packs import Cloud
 from pcdet.datasets.whole_clouds.text import read_rows
+from pcdet.utils.files import read_text
 
 COLUMNS = ("x", "y", "z", "nx", "ny", "nz")
 _EXPECTED = (
@@ -68,7 +69,7 @@ def _class_names(root: Path, variant: str) -> tuple[str, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
 
 
 def read_file(path: Path, split: Split) -> Iterator[Cloud]:

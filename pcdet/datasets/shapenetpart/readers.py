@@ -8,6 +8,7 @@ import numpy as np
 
 from pcdet.datasets.whole_clouds.packs import Cloud
 from pcdet.datasets.whole_clouds.text import read_rows
+from pcdet.utils.files import read_text
 
 COLUMNS = ("x", "y", "z", "nx", "ny", "nz", "part")
 _CATEGORIES = "synsetoffset2category.txt"
@@ -23,7 +24,7 @@ def read_categories(root: Path) -> dict[str, str]:
         found = ", ".join(sorted(p.name for p in root.iterdir())[:12]) or "nothing"
         raise ValueError(f"{root} holds no {_CATEGORIES}, as ShapeNetPart's folder does; it holds {found}")
     out: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         fields = line.split()
         if fields and len(fields) != 2:
             raise ValueError(f"{path}:{number}: '{line}' should be a category and its folder")

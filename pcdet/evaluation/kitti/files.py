@@ -8,16 +8,28 @@ from pathlib import Path
 
 import numpy as np
 
+from pcdet.utils.files import read_text
+
 FIELDS = 15  # and the score in results
+# Fields, counted from 1, without which nothing can be matched or ranked. A box in space that is not finite overlaps
+# nothing, as in KITTI's devkit.
+FINITE = {4: "alpha", 5: "x1", 6: "y1", 7: "x2", 8: "y2", 16: "the score"}
 
 
 def parse_annos(text: str, place: str, *, scored: bool) -> dict[str, np.ndarray]:
     """The objects of one file's text as an annotation dictionary; ``scored`` asks for the 16th field.
 
-    Raises ``ValueError`` with ``place`` and line for another number of fields or one that is not a number.
+    Raises ``ValueError`` with ``place`` and line for another number of fields, one that is not a number, and an alpha,
+    2-D box or score that is not finite.
     """
     rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     table = np.array([_numbers(fields, f"{place}:{number}", scored) for number, fields in rows]).reshape(-1, FIELDS)
+    for row, column in np.argwhere(~np.isfinite(table)).tolist():
+        if (what := FINITE.get(column + 2)) is not None:  # field 1 is the name
+            number, fields = rows[row]
+            raise ValueError(
+                f"{place}:{number}: {what}, field {column + 2}, is {fields[column + 1]}; it must be finite"
+            )
     return {
         "name": np.array([fields[0] for _, fields in rows], dtype=np.str_),
         "truncated": table[:, 0],
@@ -62,7 +74,7 @@ def read_annos(
     if missing and not missing_is_empty:
         count = f"{len(missing)} of {len(paths)} files"
         raise FileNotFoundError(f"{missing[0]} is missing ({count} are); a frame without objects needs an empty one")
-    texts = ["" if path in missing else path.read_text(encoding="utf-8") for path in paths]
+    texts = ["" if path in missing else read_text(path) for path in paths]
     return [
         parse_annos(text, str(path), scored=scored) | {"frame_id": frame_id}
         for text, path, frame_id in zip(texts, paths, frame_ids, strict=True)

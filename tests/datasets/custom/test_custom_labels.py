@@ -124,8 +124,10 @@ def test_every_broken_line_of_a_file_is_found(folder):
     [
         ("kitti", "a.txt", "Car 1 2 3\n", "a.txt:1: a KITTI label has 15 fields"),
         ("kitti_lidar", "a.txt", "Car" + " x" * 14, "a.txt:1: could not convert"),
-        ("labelcloud", "a.json", "{", "a.json is not labelCloud's JSON"),
+        ("labelcloud", "a.json", "{", "a.json:1 is not JSON"),
         ("labelcloud", "a.json", "[]", "a.json is not labelCloud's JSON"),
+        ("labelcloud", "a.json", '{"objects": null}', "a.json is not labelCloud's JSON, which has a list 'objects'"),
+        ("labelcloud", "a.json", '{"labels": []}', "a.json is not labelCloud's JSON, which has a list 'objects'"),
         ("labelcloud", "a.json", '{"objects": [{"name": "car"}]}', "a.json, object 1 lacks 'centroid'"),
         ("csv", "a.csv", "x,y,z\n1,2,3\n", "a.csv:1: no column is called dx or length, dy or width.*there are x, y, z"),
         ("csv", "a.csv", CSV + "0,Car,1,2,3,4,5\n", "a.csv:2: could not convert string to float: ''"),

@@ -7,6 +7,8 @@ import pytest
 
 from pcdet.datasets.clouds import cloud_doubts, read_cloud
 from pcdet.datasets.kitti.folder import KittiFolder, in_camera_view, png_shape
+from pcdet.datasets.kitti.labels import read_labels
+from pcdet.datasets.splits import read_split
 from pcdet.structures.calibration import Calibration
 
 
@@ -125,3 +127,18 @@ def test_other_sensors_files_are_doubted(shared):
     assert any("number of values" in d for d in cloud_doubts(six.reshape(-1, 4)))
     frames = sorted((shared / "data/kitti/training/velodyne").iterdir())[:20]
     assert not [d for f in frames for d in cloud_doubts(read_cloud(f)[0])]
+
+
+def test_files_that_begin_with_a_byte_order_mark_are_read(tmp_path):
+    """Editors on Windows write one; it would be part of the first frame, class and key."""
+    texts = {
+        "train.txt": "000000\r\n",
+        "label.txt": "Car 0 0 0 1 2 3 4 1.5 1.6 3.9 1 2 20 0\r\n",
+        "calib.txt": "R0_rect: 1 0 0 0 1 0 0 0 1\r\n"
+        + "".join(f"{key}: 1 0 0 0 0 1 0 0 0 0 1 0\r\n" for key in ("P2", "Tr_velo_to_cam")),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(f"\ufeff{text}".encode())
+    assert read_split(tmp_path / "train.txt") == {"000000": 1}
+    assert [o.name for o in read_labels(tmp_path / "label.txt")[0]] == ["Car"]
+    np.testing.assert_array_equal(Calibration.from_file(tmp_path / "calib.txt").R0, np.eye(3))
