@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CLASSES = ("Car", "Pedestrian", "Cyclist")
+SCORE = 0.3  # of --analysis without --score_thresh
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -34,11 +35,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--score_thresh",
         type=float,
-        default=0.3,
-        help="with --analysis: recall and confusions count from this score on",
+        help=f"with --analysis: recall and confusions count from this score on (default: {SCORE})",
     )
     add("--json", type=Path, help="write every number to this file: ap and ap_loose, null where not evaluated")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.analysis is None:
+        alone = [f"--{name}" for name in ("clouds", "score_thresh") if getattr(given, name) is not None]
+        if alone:
+            parser.error(f"{' and '.join(alone)}: only --analysis uses this, so give --analysis FOLDER too")
+    return given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +73,7 @@ def analyse(given: argparse.Namespace, truths: list[dict[str, Any]], founds: lis
 
     points = [points_in_labels(given.clouds, frame) for frame in truths] if given.clouds else None
     objects = kitti_objects(truths, founds, points=points, lidar_only=given.lidar_only)
-    analysis = analyse(objects, given.classes, score=given.score_thresh)
+    analysis = analyse(objects, given.classes, score=SCORE if given.score_thresh is None else given.score_thresh)
     print(f"\n{analysis.text}")
     print("written to " + ", ".join(map(str, write_analysis(analysis, given.analysis))))
     return analysis.as_json()
@@ -91,11 +96,12 @@ def points_in_labels(folder: Path, frame: dict[str, Any]) -> "np.ndarray":
 
 def read(given: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Labels and results of every frame. Says which result files no wanted frame needs."""
+    from pcdet.datasets.splits import read_split
     from pcdet.evaluation.kitti import read_annos
     from pcdet.evaluation.kitti.files import file_stems
 
     labels, results = folder_of_texts(given.gt, "label_2"), folder_of_texts(given.pred, "data")
-    frames = given.frames.read_text(encoding="utf-8").split() if given.frames else file_stems(labels)
+    frames = list(read_split(given.frames)) if given.frames else file_stems(labels)
     if not frames:
         raise ValueError(f"{given.frames or labels} names no frame to evaluate")
     truths = read_annos(labels, frames, scored=False)

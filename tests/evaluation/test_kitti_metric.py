@@ -108,6 +108,14 @@ def test_d3_frames_without_detections_or_ground_truths(annos):
     assert all(math.isfinite(v) for v in metrics.values())
 
 
+def test_levels_without_ground_truth_are_not_taken_for_levels_with_few(annos):
+    truth = [annos(["Car"]) for _ in range(41)]
+    for frame in truth:
+        frame["occluded"][:] = 2
+    text = evaluate(truth, cars(annos, 41), ["Car"]).text
+    assert "0/0/41" in text and "below 41" not in text
+
+
 def test_d3_no_detections_at_all(annos):
     report = evaluate(cars(annos, 41), [annos() for _ in range(41)], CLASSES)
     assert set(report.metrics.values()) == {0.0} and "no detection of Car counts" in report.text

@@ -57,6 +57,40 @@ def test_chosen_frames_and_results_that_nobody_asked_for(tools, folders, capsys)
     assert "2/2/2" in text and "Pedestrian" not in text
 
 
+def test_a_frame_that_is_listed_twice_is_refused(tools, folders):
+    (folders / "val.txt").write_text("000003\n000005\n000003\n")
+    with pytest.raises(ValueError, match="val.txt:3: frame 000003 stands on line 1 already"):
+        tools("evaluate")(options(folders, "--frames", folders / "val.txt"))
+
+
+@pytest.mark.parametrize("more", [["--clouds", "x"], ["--score_thresh", "0.5"]])
+def test_options_of_the_analysis_are_refused_without_it(tools, folders, capsys, more):
+    with pytest.raises(SystemExit):
+        tools("evaluate")(options(folders, *more))
+    assert f"{more[0]}: only --analysis uses this" in capsys.readouterr().err
+
+
+def test_what_each_filter_takes_away_is_in_the_table_and_in_the_json(tools, folders, capsys):
+    """One car is hidden; one detection is too low; another lies in a DontCare region, which is told of bbox alone."""
+    label = folders / "label_2" / "000000.txt"
+    label.write_text(
+        f"{label.read_text().replace(' 0 -1.57', ' 3 -1.57')}\nDontCare -1 -1 -10 500 20 600 120{' -1' * 7}"
+    )
+    found = folders / "pred" / "000001.txt"
+    low, beside = "Car 0 0 0 300 20 400 50", "Car 0 0 0 500 20 600 120"
+    found.write_text(found.read_text() + "".join(f"\n{head} 1.5 1.6 3.9 50 2 9 0 0.1" for head in (low, beside)))
+    (folders / "pred" / "000000.txt").write_text(f"{beside} 1.5 1.6 3.9 50 2 9 0 0.1")
+    tools("evaluate")(options(folders, "--classes", "Car", "--json", folders / "out.json"))
+    line = next(row for row in capsys.readouterr().out.splitlines() if "left out" in row)
+    assert line == (
+        "Car, left out: ground truths 1/1/1 too occluded; detections 1/0/0 too low in the image, 1/1/1 in DontCare "
+        "regions (no false alarms of bbox)"
+    )
+    written = json.loads((folders / "out.json").read_text())
+    assert written["ground_truths_left_out"]["Car"]["too occluded"] == [1, 1, 1]
+    assert written["detections_left_out"]["Car"]["too low in the image"] == [1, 0, 0]
+
+
 def test_folders_in_kittis_layout(tools, folders, capsys):
     (folders / "results").mkdir()
     (folders / "pred").rename(folders / "results" / "data")

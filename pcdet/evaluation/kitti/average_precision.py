@@ -14,7 +14,7 @@ import numpy as np
 from pcdet.evaluation.classes import NEIGHBOURS, min_overlaps_of
 from pcdet.evaluation.kitti.frames import Objects, join_frames
 from pcdet.evaluation.kitti.matching import COUNTED, IGNORED, OTHER
-from pcdet.evaluation.kitti.measure import LOW, Candidates, Entry, candidates, measure
+from pcdet.evaluation.kitti.measure import FORGIVEN, LOW, Candidates, Entry, candidates, measure
 from pcdet.evaluation.kitti.overlap import Pairs, bbox_overlaps, dont_care_shares, pair_up, solid_overlaps
 
 
@@ -110,7 +110,7 @@ def average_precisions(
 def _entries(scenes: Scenes, name: str, strict: float, loose: float) -> Iterator[Entry]:
     states = [_states(scenes, name.lower(), difficulty) for difficulty in DIFFICULTIES]
     counts = [tuple(int((s == COUNTED).sum()) for s in side) for side in zip(*states, strict=True)]
-    removed = _removed(scenes, name.lower())
+    removed = _removed(scenes, name.lower(), strict)
     seen = _seen(scenes, name.lower())
     for is_loose, overlap in ((False, strict), (True, loose)):
         for metric in ("bbox", "bev", "3d") if scenes.image else ("bev", "3d"):
@@ -137,10 +137,11 @@ def _states(scenes: Scenes, name: str, difficulty: Difficulty) -> tuple[np.ndarr
     return truth_state.astype(np.int64), found_state.astype(np.int64)
 
 
-def _removed(scenes: Scenes, name: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+def _removed(scenes: Scenes, name: str, strict: float) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     """Filter -> how many ground truths of a class it leaves out at each difficulty, and the same for detections.
 
-    An object that several filters leave out is counted for the first.
+    An object that several filters leave out is counted for the first. ``strict`` is the overlap from which a DontCare
+    region forgives a detection in the image.
     """
     truths, founds = [], []
     mine, found = scenes.truth.names == name, scenes.found.names == name
@@ -156,10 +157,11 @@ def _removed(scenes: Scenes, name: str) -> tuple[dict[str, tuple[int, ...]], dic
             left = left & ~mask
         truths.append(counts)
         low = scenes.found_height() < difficulty.min_height if scenes.image else np.zeros_like(found)
-        founds.append([int((found & low).sum())])
+        forgiven = scenes.dont_care > strict if scenes.image else np.zeros_like(found)
+        founds.append([int((found & low).sum()), int((found & ~low & forgiven).sum())])
+    of_truths, of_founds = zip(*truths, strict=True), zip(*founds, strict=True)
     filters = (LOW, "too occluded", "too truncated")
-    by_filter = [dict(zip(filters, zip(*rows, strict=True), strict=False)) for rows in (truths, founds)]
-    return by_filter[0], by_filter[1]
+    return dict(zip(filters, of_truths, strict=True)), dict(zip((LOW, FORGIVEN), of_founds, strict=True))
 
 
 def _seen(scenes: Scenes, name: str) -> dict[str, bool]:

@@ -19,6 +19,7 @@ from pcdet.evaluation.kitti.precision import (
 )
 
 LOW = "too low in the image"
+FORGIVEN = "in DontCare regions (no false alarms of bbox)"
 
 
 class Score(NamedTuple):

@@ -43,7 +43,8 @@ def as_json(entries: Sequence[Entry]) -> dict[str, Any]:
 
     Percent; ``None`` where a class or orientation is not evaluated. Beside them ``min_overlap`` and
     ``min_overlap_loose`` in the same order of keys, and ``ground_truths`` and ``detections``, the counts behind the
-    numbers: an AP from no ground truth is 0 here, as KITTI has it, and says nothing.
+    numbers: an AP from no ground truth is 0 here, as KITTI has it, and says nothing. ``ground_truths_left_out`` and
+    ``detections_left_out`` say which filter took how many away.
     """
     out: dict[str, Any] = {"order": [d.name for d in DIFFICULTIES], "unit": "percent"}
     for loose, suffix in ((False, ""), (True, "_loose")):
@@ -56,6 +57,8 @@ def as_json(entries: Sequence[Entry]) -> dict[str, Any]:
         out |= {f"ap{suffix}": ap, f"min_overlap{suffix}": overlap}
     for count in ("ground_truths", "detections"):
         out[count] = {e.class_name: list(getattr(e, count)) for e in entries}
+    for key, name in (("ground_truths_left_out", "removed_truths"), ("detections_left_out", "removed_detections")):
+        out[key] = {e.class_name: {why: list(n) for why, n in getattr(e, name).items()} for e in entries}
     return out
 
 
@@ -98,7 +101,7 @@ def warnings_of(entries: Sequence[Entry]) -> Iterator[str]:
             )
         elif not any(truths):
             yield f"no ground truth of {name} counts, so its AP says nothing"
-        elif min(truths) < RECALL_POSITIONS:
+        elif min(n for n in truths if n) < RECALL_POSITIONS:
             yield (
                 f"{name} has {_slashed(truths)} ground truths; below {RECALL_POSITIONS} the sampled AP of perfect "
                 "detections is below 100, so read the exact AP too"
