@@ -59,6 +59,14 @@ def report(error: Exception) -> None:
         print(f"error: {error}", file=sys.stderr)
 
 
+def positive(text: str) -> int:
+    """A whole number of 1 or more, as the type of an option."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Options that training and testing share."""
     add = parser.add_argument

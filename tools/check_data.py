@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _common import run
+from _common import positive, run
 
 if TYPE_CHECKING:
     from pcdet.datasets.checks import Checked, DataSource, Problem
@@ -27,7 +27,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         help="folder of KITTI's or the custom layout, or of clouds, or a cloud; default: DATA_PATH",
     )
-    add("--max_frames", type=int, help="read at most so many frames, evenly spaced (default: all)")
+    add("--max_frames", type=positive, help="read at most so many frames, evenly spaced (default: all)")
     add("--out", type=Path, default=Path("data_report.html"), help="the report (default: data_report.html)")
     add("--pictures", type=int, default=6, help="frames drawn in the report, those with problems first (default: 6)")
     add("--set", dest="set_cfgs", nargs=argparse.REMAINDER, help="KEY VALUE pairs, last on the line")

@@ -3,11 +3,12 @@
 import argparse
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _common import ROOT, run
+from _common import ROOT, positive, run
 
 if TYPE_CHECKING:
     from pcdet.datasets.checks import DataSource
@@ -25,7 +26,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="a YAML's name in cfgs/custom_models, or cfgs/kitti_models for KITTI's layout",
     )
     add("--data_cfg", type=Path, help="YAML that says how the files are read: LABEL_FORMAT, BOX_CONVENTION, ...")
-    add("--max_frames", type=int, default=200, help="read at most so many frames, evenly spaced (default: 200)")
+    add("--max_frames", type=positive, default=200, help="read at most so many frames, evenly spaced (default: 200)")
     add("--out", type=Path, help="the YAML to write (default: <model>_<folder>.yaml)")
     return parser.parse_args(arguments)
 
@@ -59,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_kitti and any(f.intensity is None for f in facts) and "intensity" in source.layout.features:
         data["POINT_FEATURE_ENCODING"] = {"missing_values": {"intensity": 0.0}}
     write_text(out, yaml_text(suggestion, base, data, settings.MODEL, own_metric=not is_kitti))
-    print(f"{out}: {', '.join(suggestion.classes)}; next: python tools/check_data.py --cfg_file {out}")
+    print(
+        f"{out}: {', '.join(suggestion.classes)}; next: python tools/check_data.py --cfg_file {shlex.quote(str(out))}"
+    )
     return 0
 
 

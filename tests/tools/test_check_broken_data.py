@@ -51,7 +51,7 @@ LABELS = {
     "both": (lambda b: columns(b, c6=np.pi / 2 - b[:, 6]), "BREAKS", "{clockwise: True, zero: y}"),
     "bottoms": (lambda b: columns(b, c2=b[:, 2] - b[:, 5] / 2), "BREAKS", "set BOX_CONVENTION {origin: bottom}"),
     "degrees": (lambda b: columns(b, c6=np.rad2deg(b[:, 6])), "BREAKS", "set BOX_CONVENTION {unit: deg}"),
-    "width first": (lambda b: b[:, [0, 1, 2, 4, 3, 5, 6]], "harms", "set BOX_CONVENTION {order: wlh}?"),
+    "width first": (lambda b: b[:, [0, 1, 2, 4, 3, 5, 6]], "BREAKS", "set BOX_CONVENTION {order: wlh} (or zero: -x"),
     "centimetres": (lambda b: columns(b, c3=b[:, 3] * 100, c4=b[:, 4] * 100), "harms", "is the order right?"),
     "elsewhere": (lambda b: columns(b, c0=b[:, 0] + 200), "BREAKS", "100% of"),
     "other axes": (lambda b: columns(b, c0=b[:, 1], c1=-b[:, 0]), "BREAKS", "labels and clouds have different axes"),

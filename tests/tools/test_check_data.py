@@ -95,6 +95,36 @@ def test_a_table_of_labels_that_names_other_frames_is_found(custom, check):
     assert code == 1 and any("labels frames such as 'scan_0', clouds are called such as '000000'" in x for x in lines)
 
 
+def test_a_table_that_labels_some_frames_without_a_cloud_loses_them(custom, check):
+    rows = ["frame,class,x,y,z,l,w,h,yaw\n"]
+    for path in sorted((custom / "labels").iterdir()):
+        fields = [line.split() for line in path.read_text().splitlines()]
+        rows += [f"{path.stem.replace('000000', '0')},{f[7]},{','.join(f[:7])}\n" for f in fields]
+        path.unlink()
+    (custom / "labels.csv").write_text("".join(rows))
+    code, lines, _ = check(custom)
+    expected = "labels frames such as '0', clouds are called such as '000000': 1 of 4 have no cloud"
+    assert code == 0 and f"harms   files: {custom}/labels.csv {expected}" in lines
+
+
+def test_a_table_without_a_column_is_one_problem(custom, check):
+    (custom / "labels.csv").write_text("frame,class,x,y,z,l,w,h,phi\n0,Car,1,2,3,4,5,6,7\n")
+    code, lines, _ = check(custom)
+    found = [line for line in lines if "no column is called heading or yaw" in line]
+    assert code == 1 and len(found) == 1 and found[0].endswith("(4 frames)")
+
+
+def test_lists_that_training_needs_and_clouds_that_no_list_names(custom, check):
+    """Training opens the frames to evaluate on before it begins."""
+    (custom / "ImageSets" / "val.txt").unlink()
+    code, lines, _ = check(custom)
+    assert code == 1 and f"BREAKS  files: {custom}/ImageSets lacks val.txt: there the frames to evaluate on" in lines[1]
+    assert any(f"1 of 4 clouds, such as '000003', are in no list of {custom}/ImageSets" in line for line in lines)
+    more = ["--set", "DATA_CONFIG.DATA_SPLIT.test", "train", "DATA_CONFIG.INFO_PATH.test", "[custom_infos_train.pkl]"]
+    code, lines, _ = check(custom, *OWN, *more)
+    assert code == 0 and not any("lacks" in line for line in lines)
+
+
 def test_headings_in_degrees_are_guessed_from_the_folder_alone(custom, check):
     for path in (custom / "labels").iterdir():
         rows = [line.split() for line in path.read_text().splitlines()]
@@ -138,6 +168,9 @@ def test_neither_folder_nor_configuration_is_an_error(tools, capsys):
     with pytest.raises(SystemExit):
         tools("check_data")([])
     assert "--cfg_file or --data_path is needed" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        tools("check_data")(["--data_path", "somewhere", "--max_frames", "0"])
+    assert "argument --max_frames: 0 is less than 1" in capsys.readouterr().err
 
 
 def test_text_of_files_cannot_become_markup(tmp_path):

@@ -74,8 +74,11 @@ def check_headings(facts: Sequence[FrameFacts], convention: BoxConvention | None
     sizes = boxes[:, 3:5]
     elongated = (sizes.max(axis=1, initial=0) >= ELONGATED * sizes.min(axis=1, initial=np.inf)) if len(boxes) else []
     rows, where = inside[elongated], frames[elongated] if len(boxes) else frames
+    wide = bool(len(rows)) and float((sizes[elongated, 1] > sizes[elongated, 0]).mean()) > 0.5
     found = [
-        p for r in (TURNED, MIRRORED, MIRRORED_TURNED) if (p := reading_problem(rows, where, r, convention)) is not None
+        p
+        for r in (TURNED, MIRRORED, MIRRORED_TURNED)
+        if (p := reading_problem(rows[:, 0], rows[:, r], where, r, advice(r, convention, wide))) is not None
     ]
     return sorted(found, key=lambda p: -p.share)[:1]
 
@@ -83,15 +86,19 @@ def check_headings(facts: Sequence[FrameFacts], convention: BoxConvention | None
 def check_origin(facts: Sequence[FrameFacts], convention: BoxConvention | None = None) -> list[Problem]:
     """Boxes whose z is that of their bottom and taken for the centre, or the reverse; ``convention`` as above."""
     _, _, inside, frames = all_boxes(facts)
-    found = [p for r in (HIGHER, LOWER) if (p := reading_problem(inside, frames, r, convention)) is not None]
+    below, above = np.concatenate([np.zeros((0, 2), dtype=np.int64), *(f.halves for f in facts)]).T
+    # A box half its height lower holds the ground, which may be more than the object: it is judged by its halves.
+    pairs = ((HIGHER, inside[:, 0], inside[:, HIGHER]), (LOWER, above, below))
+    found = [
+        p for r, now, other in pairs if (p := reading_problem(now, other, frames, r, advice(r, convention))) is not None
+    ]
     return sorted(found, key=lambda p: -p.share)[:1]
 
 
 def reading_problem(
-    inside: np.ndarray, frames: np.ndarray, reading: int, convention: BoxConvention | None
+    now: np.ndarray, other: np.ndarray, frames: np.ndarray, reading: int, what_to_do: str
 ) -> Problem | None:
-    """Do the boxes hold clearly more points under another reading? Each box that can tell has one vote."""
-    now, other = inside[:, 0], inside[:, reading]
+    """Do boxes hold clearly more points (M,) under another reading than ``now``? Each that can tell has one vote."""
     against = (other >= ENOUGH) & (other > CLEARLY * now)
     votes = against | ((now >= ENOUGH) & (now > CLEARLY * other))
     if against.sum() < 3:
@@ -100,19 +107,20 @@ def reading_problem(
     shown = tuple(dict.fromkeys(frames[against].tolist()))
     tail = f"{against.sum()} of the {votes.sum()} boxes that can tell hold more points {READINGS[reading]}"
     if share > 0.5:
-        message = f"{tail}: the labels have another convention than they are read in{advice(reading, convention)}"
+        message = f"{tail}: the labels have another convention than they are read in{what_to_do}"
         return Problem(Level.BREAKS, "box convention", message, share, shown)
     if share > 0.1:
         return Problem(Level.HARMS, "box convention", f"{tail}, such as in {some(shown)}", share, shown)
     return None
 
 
-def advice(reading: int, convention: BoxConvention | None) -> str:
+def advice(reading: int, convention: BoxConvention | None, wide: bool = False) -> str:
     """What BOX_CONVENTION would be under another reading than ``convention``; nothing where no value of it is.
 
-    Boxes that face back hold the same points, so the opposite zero is as likely.
+    Boxes that face back hold the same points, so the opposite zero is as likely. ``wide``: most of the boxes are wider
+    than long.
     """
-    wanted = None if convention is None else convention_of(reading, convention)
+    wanted = None if convention is None else convention_of(reading, convention, wide)
     if wanted is None:
         return ""
     plain = vars(BoxConvention())
@@ -121,18 +129,22 @@ def advice(reading: int, convention: BoxConvention | None) -> str:
     return f"; set BOX_CONVENTION {{{keys}}}" + (f" (or zero: {back}, if all face back)" if reading < HIGHER else "")
 
 
-def convention_of(reading: int, convention: BoxConvention) -> BoxConvention | None:
+def convention_of(reading: int, convention: BoxConvention, wide: bool = False) -> BoxConvention | None:
     """The convention whose boxes are those of ``convention`` under a reading of headings or of the origin.
 
-    ``None`` where there is none: bottoms cannot be put half a box higher, nor centres lower.
+    ``None`` where there is none: bottoms cannot be put half a box higher, nor centres lower. Boxes that are ``wide``
+    are turned by a quarter by exchanging length and width, so that the longer side becomes the length.
     """
     if reading in (HIGHER, LOWER):
         before, after = ("center", "bottom") if reading == HIGHER else ("bottom", "center")
         return replace(convention, origin=after) if convention.origin == before else None
     mirrored, quarters = {TURNED: (False, 1), MIRRORED: (True, 0), MIRRORED_TURNED: (True, 1)}[reading]
+    order = convention.order
+    if quarters and wide:
+        order, quarters = order.translate(str.maketrans("lw", "wl")), 0
     zero = ZEROS.index(convention.zero)
     zero = ZEROS[((-zero if mirrored else zero) + quarters) % 4]
-    return replace(convention, clockwise=convention.clockwise != mirrored, zero=zero)
+    return replace(convention, clockwise=convention.clockwise != mirrored, order=order, zero=zero)
 
 
 def check_sizes(facts: Sequence[FrameFacts]) -> list[Problem]:

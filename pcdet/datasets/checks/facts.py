@@ -45,6 +45,7 @@ class FrameFacts:
     names: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="<U1"))  # (M,)
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 7)))  # (M, 7)
     inside: np.ndarray = field(default_factory=lambda: np.zeros((0, len(READINGS)), dtype=int))  # (M, R) points
+    halves: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=int))  # (M, 2) points below and above
 
     @property
     def labelled(self) -> bool:
@@ -97,6 +98,7 @@ def measure(
         np.zeros(0, dtype="<U1") if names is None else np.asarray(names),
         boxes,
         counts_by_reading(xyz, boxes),
+        counts_by_half(xyz, boxes),
     )
 
 
@@ -128,6 +130,21 @@ def counts_by_reading(xyz: np.ndarray, boxes: np.ndarray) -> np.ndarray:
             read[:, 2] += 0.1 * read[:, 5]
             read[:, 5] *= 0.8
             counts[:, r] = points_in_boxes_mask(xyz, read, margin=0.02).sum(axis=1)
+    return counts
+
+
+def counts_by_half(xyz: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """(N, 3), (M, 7) -> (M, 2) points in as much room below the bottom as above the middle of each box.
+
+    Of boxes in their place the first is below the ground. What lies near the bottom is left out: it is the ground.
+    """
+    counts = np.zeros((len(boxes), 2), dtype=np.int64)
+    for side, middle in enumerate((-0.75, 0.25)):
+        if len(boxes) and len(xyz):
+            part = boxes.copy()
+            part[:, 2] += middle * boxes[:, 5]
+            part[:, 5] *= 0.3
+            counts[:, side] = points_in_boxes_mask(xyz, part, margin=0.02).sum(axis=1)
     return counts
 
 

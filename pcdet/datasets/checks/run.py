@@ -93,13 +93,19 @@ def gather(
 
 
 def file_problems(source: DataSource, contents: Mapping[str, Content]) -> list[Problem]:
-    """A line for each file or line that cannot be read, and one for each object left out."""
+    """A line for each file or line that cannot be read, and one for each object left out; of equal lines one."""
     out = [Problem(Level.BREAKS, "files", text) for text in source.faults]
     if not contents:
         out.append(Problem(Level.BREAKS, "files", f"{source.root} holds no frame"))
-    for frame, content in contents.items():
-        out += [Problem(Level.BREAKS, "files", text, 1 / len(contents), (frame,)) for text in content.faults]
-        out += [Problem(Level.HARMS, "objects", text, 1 / len(contents), (frame,)) for text in content.left_out]
+    out += source.oddities
+    for level, check, key in ((Level.BREAKS, "files", "faults"), (Level.HARMS, "objects", "left_out")):
+        frames: dict[str, list[str]] = {}
+        for frame, content in contents.items():
+            for text in getattr(content, key):
+                frames.setdefault(text, []).append(frame)
+        for text, where in frames.items():
+            tail = f" ({len(where)} frames)" if len(where) > 1 else ""
+            out.append(Problem(level, check, text + tail, len(where) / len(contents), tuple(where)))
     return out
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pcdet.datasets.checks.problem import Level, Problem
 from pcdet.datasets.cloud_formats import CloudLayout, read_points, stem_of
 from pcdet.datasets.clouds import cloud_files
 from pcdet.datasets.custom.folder import CustomFolder
@@ -62,6 +63,7 @@ class DataSource:
     faults: tuple[str, ...] = ()  # of the folder itself
     label_format: str | None = None  # LABEL_FORMAT of own data
     box_convention: Mapping[str, Any] | None = None  # BOX_CONVENTION of own data
+    oddities: tuple[Problem, ...] = ()  # of the folder itself, in spite of which it can be trained on
 
     @property
     def asked_convention(self) -> BoxConvention | None:
@@ -135,12 +137,21 @@ def clouds_source(root: Path, settings: Mapping[str, Any] | None, faults: tuple[
 
 
 def frames_by_split(
-    root: Path, every: Sequence[str], test_prefix: str = ""
+    root: Path, every: Sequence[str], settings: Mapping[str, Any] | None, test_prefix: str = ""
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Frame -> its splits by ``ImageSets``, or 'all' where there are no lists; and what is wrong with the lists."""
+    """Frame -> its splits by ``ImageSets``, or 'all' where there are no lists; and what is wrong with the lists.
+
+    Training needs those of DATA_SPLIT in ``settings``: it opens the frames to evaluate on before it begins.
+    """
     frames: dict[str, tuple[str, ...]] = {}
-    train = root / "ImageSets" / "train.txt"
-    faults = [] if train.is_file() else [f"{train} is missing: it lists the frames to train on, one a line"]
+    wanted = {"train": "train", "test": "val"} | dict((settings or {}).get("DATA_SPLIT") or {})
+    uses = {wanted["train"]: "train on"}
+    uses.setdefault(wanted["test"], "evaluate on")
+    missing = [split for split in uses if not (root / "ImageSets" / f"{split}.txt").is_file()]
+    faults = []
+    if missing:
+        names, purposes = " and ".join(f"{split}.txt" for split in missing), " and to ".join(map(uses.get, missing))
+        faults.append(f"{root / 'ImageSets'} lacks {names}: there the frames to {purposes} are listed, one a line")
     for split in SPLITS:
         path = root / "ImageSets" / f"{split}.txt"
         if not path.is_file():
@@ -165,7 +176,8 @@ def kitti_source(root: Path, settings: Mapping[str, Any] | None) -> DataSource:
     Training and testing have the same numbers: a test frame is called ``testing/<number>``.
     """
     training = kitti_parts(root)[0]
-    frames, faults = frames_by_split(root, sorted(p.stem for p in (training / "velodyne").glob("*.bin")), TEST_PREFIX)
+    clouds = sorted(p.stem for p in (training / "velodyne").glob("*.bin"))
+    frames, faults = frames_by_split(root, clouds, settings, TEST_PREFIX)
     crop = settings is not None and settings.get("FOV_POINTS_ONLY", True)
     calibrated, labelled = (training / "calib").is_dir(), (training / "label_2").is_dir()
 
@@ -218,11 +230,14 @@ def custom_source(root: Path, settings: Mapping[str, Any] | None) -> DataSource:
     else:
         reader = CustomReader.from_settings(root, settings)
     every = sorted(stem_of(p) for p in cloud_files(root / "points"))
-    frames, faults = frames_by_split(root, every)
+    frames, faults = frames_by_split(root, every, settings)
     labelled = (root / "labels").is_dir() or (root / "labels.csv").is_file()
     if not labelled:
         faults = (*faults, f"{root / 'labels'} is missing: without labels there is nothing to learn")
-    faults = (*faults, *strange_frames(folder, reader.label_format, every))
+    agree, strange = csv_agreement(folder, reader.label_format, every)
+    faults = faults if agree else (*faults, *strange)
+    oddities = [Problem(Level.HARMS, "files", text) for text in strange] if agree else []
+    oddities += [Problem(Level.NOTE, "lists", text) for text in unlisted(folder, frames, every)]
     parse = reader.parse_labels if labelled else None
     lenient = replace(reader, layout=WITHOUT_INTENSITY)
     kind = f"custom, labels as {reader.label_format}" + (
@@ -231,22 +246,34 @@ def custom_source(root: Path, settings: Mapping[str, Any] | None) -> DataSource:
     return DataSource(
         kind, root, reader.layout, frames, folder.cloud_path, parse,
         reader.points, lenient.points if settings is None else None, reader.convention, reader.class_map, faults,
-        reader.label_format, reader.box_convention,
+        reader.label_format, reader.box_convention, oddities=tuple(oddities),
     )  # fmt: skip
 
 
-def strange_frames(folder: CustomFolder, label_format_name: str, clouds: Sequence[str]) -> list[str]:
-    """A fault where one CSV labels frames by names that no cloud has."""
+def csv_agreement(folder: CustomFolder, label_format_name: str, clouds: Sequence[str]) -> tuple[bool, list[str]]:
+    """Does one CSV label any cloud, and what to say where it labels frames by names that no cloud has."""
     whole = folder.root / "labels.csv"
     if label_format_name != "csv" or not whole.is_file():
-        return []
+        return True, []
     try:
         named = csv_frames(whole, whole.stat().st_mtime_ns)
     except ValueError:
-        return []  # told when the first frame is read
-    if not named or set(named) & set(clouds):
+        return True, []  # told when the first frame is read
+    strange = [name for name in named if name not in set(clouds)]
+    if not strange:
+        return True, []
+    agree = len(strange) < len(named)
+    count = f"{len(strange)} of {len(named)} have no cloud" if agree else "none agree"
+    return agree, [f"{whole} labels frames such as '{strange[0]}', clouds are called such as '{clouds[0]}': {count}"]
+
+
+def unlisted(folder: CustomFolder, frames: Mapping[str, tuple[str, ...]], clouds: Sequence[str]) -> list[str]:
+    """What to say of clouds that no list of ``ImageSets`` names: nobody will use them."""
+    left = [name for name in clouds if name not in frames]
+    if not left:
         return []
-    return [f"{whole} labels frames such as '{next(iter(named))}', clouds are called such as '{clouds[0]}': none agree"]
+    lists = folder.root / "ImageSets"
+    return [f"{len(left)} of {len(clouds)} clouds, such as '{left[0]}', are in no list of {lists}: they are not used"]
 
 
 def guessed_reader(folder: CustomFolder) -> CustomReader:

@@ -51,7 +51,7 @@ class CloudLayout:
 
         Raises ``ValueError`` naming ``place`` for another shape or type.
         """
-        table = columns_of(array, len(self.columns), str(place))
+        table = columns_of(array, self.columns, str(place))
         if not self.missing_values:
             return table
         return self._stack({name: table[:, i] for i, name in enumerate(self.columns)}, len(table))
@@ -86,10 +86,15 @@ class CloudLayout:
         return out
 
 
-def columns_of(array: np.ndarray, num_features: int, place: str) -> np.ndarray:
-    """The first C columns of an (N, C or more) array of numbers as contiguous float32."""
+def columns_of(array: np.ndarray, names: Sequence[str], place: str) -> np.ndarray:
+    """The columns of these names, the first C of an (N, C or more) array of numbers, as contiguous float32."""
+    num_features = len(names)
     if array.ndim != 2 or array.shape[1] < num_features:
-        raise ValueError(f"{place} holds an array of shape {array.shape}, expected (N, {num_features})")
+        message = f"{place} holds an array of shape {array.shape}, expected (N, {num_features}): {' '.join(names)}"
+        if array.ndim == 2 and array.shape[1] >= 3:
+            fill = ", ".join(f"{name}: 0.0" for name in names[array.shape[1] :])
+            message += f". In DATA_CONFIG.POINT_FEATURE_ENCODING, missing_values {{{fill}}} does without the others"
+        raise ValueError(message)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{place} holds {array.dtype}, expected numbers")
     return np.ascontiguousarray(array[:, :num_features], dtype=np.float32)

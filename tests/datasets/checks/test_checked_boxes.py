@@ -1,12 +1,13 @@
 """Each check of boxes finds a planted fault, and none accuses frames without one."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pcdet.datasets.checks import Level, boxes
-from pcdet.datasets.checks.facts import readings
+from pcdet.datasets.checks.facts import measure, readings
 from pcdet.structures.box_convention import BoxConvention
 
 RANGE = [-40.0, -40.0, -2.0, 40.0, 40.0, 4.0]
@@ -56,6 +57,38 @@ def test_bottoms_taken_for_centres_are_found(with_boxes):
 
     (problem,) = boxes.check_origin(with_boxes(sunk))
     assert problem.level == Level.BREAKS and "origin: bottom" in problem.message
+
+
+def raised(rows):
+    rows[:, 2] += rows[:, 5] / 2
+    return rows
+
+
+def test_centres_taken_for_bottoms_are_found(with_boxes):
+    (problem,) = boxes.check_origin(with_boxes(raised), BoxConvention(origin="bottom"))
+    assert problem.level == Level.BREAKS and "half their height lower (origin: center)" in problem.message
+
+
+def test_dense_ground_below_sparse_objects_does_not_speak_against_their_origin():
+    """A box half its height lower would hold 200 points of the ground, as labelled it holds 20 of the object."""
+    rng = np.random.default_rng(0)
+    box = np.array([10.0, 0, 0.8, 4, 1.8, 1.6, 0])
+    row = np.tile(box, (4, 1)) + np.arange(4)[:, None] * [8.0, 0, 0, 0, 0, 0, 0]
+    ground = [rng.uniform(-0.5, 0.5, (200, 3)) * [4, 1.8, 0.05] + b[:3] * [1, 1, 0] for b in row]
+    objects = [rng.uniform(-0.49, 0.49, (20, 3)) * b[3:6] + b[:3] for b in row]
+    found = measure("a", ("train",), Path("none"), np.concatenate([*ground, *objects]), 0, ["Car"] * 4, row)
+    assert (found.inside[:, boxes.LOWER] > 100).all() and boxes.check_origin([found]) == []
+
+
+def test_width_before_length_is_told_from_a_quarter_turn(with_boxes):
+    """Both hold the points of a turned box; only boxes that are wider than long have their sizes exchanged."""
+
+    def width_first(rows):
+        rows[:, [3, 4]] = rows[:, [4, 3]]
+        return rows
+
+    (problem,) = boxes.check_headings(with_boxes(width_first), BoxConvention(unit="deg"))
+    assert problem.level == Level.BREAKS and "{order: wlh, unit: deg} (or zero: -x" in problem.message
 
 
 def test_boxes_in_other_axes_are_found_and_told(with_boxes):
@@ -133,6 +166,12 @@ def test_the_advised_convention_gives_the_boxes_of_the_reading(reading, conventi
     assert (advised is not None) == possible.get(reading, True)
     if advised is not None:
         np.testing.assert_allclose(advised.to_lidar(written), wanted, atol=1e-9)
+        # Of boxes that are wider than long the advice gives the same boxes, along their longer side.
+        wide = boxes.convention_of(reading, convention, wide=True).to_lidar(written)
+        swap = reading in (boxes.TURNED, boxes.MIRRORED_TURNED)
+        turned = wanted[:, [0, 1, 2, 4, 3, 5, 6]] - [*[0] * 6, np.pi / 2] if swap else wanted
+        np.testing.assert_allclose(np.cos(2 * (wide - turned)[:, 6]), 1, atol=1e-9)
+        np.testing.assert_allclose(wide[:, :6], turned[:, :6], atol=1e-9)
 
 
 def test_advice_names_what_differs_from_the_default_and_stays_silent_without_the_key():
