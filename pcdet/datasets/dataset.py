@@ -2,6 +2,7 @@
 
 import abc
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,21 @@ _INDEXED = ("points", "voxel_coords")
 _JOINED = ("voxels", "voxel_num_points")
 
 
-def find_data_path(data_path: str | Path) -> Path:
-    """A data set's folder: tried below the working directory, the repository's root and its ``tools``.
+def find_data_path(data_path: str | Path, *, file: bool = False) -> Path:
+    """A data set's folder, or its ``file``: tried below the working directory, the repository's root and its ``tools``.
 
     Raises ``FileNotFoundError`` that lists the places tried.
     """
     path = Path(data_path).expanduser()
     tried = [path] if path.is_absolute() else [place / path for place in (Path.cwd(), ROOT, ROOT / "tools")]
     for place in tried:
-        if place.is_dir():
+        if place.is_file() if file else place.is_dir():
             return place.resolve()
-    places = "".join(f"\n  {p}" for p in dict.fromkeys(tried))
-    raise FileNotFoundError(f"The data folder '{data_path}' (DATA_PATH) is not found. Tried:{places}")
+    places = "".join(f"\n  {place}" for place in dict.fromkeys(map(os.path.normpath, tried)))
+    raise FileNotFoundError(
+        f"The data {'file' if file else 'folder'} '{data_path}' (DATA_PATH) is not found. Tried:{places}\n"
+        "Put or link it to one of these places, or name another one"
+    )
 
 
 class SceneDataset(Dataset, abc.ABC):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pcdet.datasets import DATASETS
-from pcdet.datasets.dataset import ROOT
+from pcdet.datasets.dataset import find_data_path
 from pcdet.datasets.whole_clouds.augmentation import CloudAugmentation
 from pcdet.datasets.whole_clouds.classified import ClassifiedClouds
 from pcdet.datasets.whole_clouds.cloud_dataset import to_unit_sphere
@@ -74,7 +74,7 @@ class ObjectCropsDataset(ClassifiedClouds):
         eval_split: EvalSplit = "test",
         augmentation: CloudAugmentation | None = None,
     ):
-        path = _find_file(data_path)
+        path = find_data_path(data_path, file=True)
         data = read_crops(path)
         columns = data["points"].shape[1]
         if not 0 <= features <= columns - 3:
@@ -134,16 +134,6 @@ class ObjectCropsDataset(ClassifiedClouds):
             return to_unit_sphere(cloud)
         cloud[:, :3] = (cloud[:, :3] - cloud[:, :3].mean(axis=0)) / self.scale
         return cloud
-
-
-def _find_file(data_path: str) -> Path:
-    path = Path(data_path).expanduser()
-    tried = [path] if path.is_absolute() else [place / path for place in (Path.cwd(), ROOT, ROOT / "tools")]
-    for place in tried:
-        if place.is_file():
-            return place
-    places = "".join(f"\n  {place}" for place in dict.fromkeys(tried))
-    raise FileNotFoundError(f"The file '{data_path}' (DATA_PATH) is not found. Tried:{places}")
 
 
 def read_crops(path: Path) -> dict[str, np.ndarray]:
