@@ -139,6 +139,12 @@ def test_named_fields_are_found_renamed_and_filled(tmp_path):
         CloudLayout(features, {}, {"elongation": 0.0})
 
 
+@pytest.mark.parametrize("head", ["X,Y,Z,Intensity\r\n", ""])
+def test_a_byte_order_mark_is_part_of_neither_a_name_nor_a_number(tmp_path, head):
+    (tmp_path / "a.csv").write_bytes(f"\ufeff{head}1,2,3,0.5\r\n".encode())
+    assert read_points(tmp_path / "a.csv", XYZI)[0].tolist() == [[1, 2, 3, 0.5]]
+
+
 def test_features_that_bare_numbers_lack_are_not_counted_as_columns(tmp_path):
     POINTS[:, :3].tofile(tmp_path / "a.bin")
     points, _ = read_points(tmp_path / "a.bin", CloudLayout(XYZI, {}, {"intensity": 0.5}))
