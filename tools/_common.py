@@ -78,7 +78,11 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     ours = "of this project or of OpenPCDet (spconv 1 or 2), or *.safetensors"
     add("--ckpt", type=Path, help=f"checkpoint to continue from (train) or to evaluate (test): {ours}")
     add("--pretrained_model", type=Path, help="take over the weights that the model has too, and list the others")
-    add("--partial", action="store_true", help="with --pretrained_model: pass over weights of other shapes")
+    add(
+        "--partial",
+        action="store_true",
+        help="pass over weights of other shapes; in training of --pretrained_model only",
+    )
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto takes a GPU where there is one")
     add("--launcher", choices=["none", "pytorch", "slurm"], default="none", help="pytorch: started by torchrun")
     add(
@@ -101,11 +105,14 @@ def add_view_options(parser: argparse.ArgumentParser, scenes: str) -> None:
     parser.add_argument("--rerun", type=Path, nargs="?", const=VIEWER, metavar="OUT", help=text)
 
 
-def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse, and refuse what does not go together."""
+def parse_options(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, *, resumes: bool
+) -> argparse.Namespace:
+    """Parse, and refuse what does not go together. A run that ``resumes`` from --ckpt needs all of it."""
     given = parser.parse_args(arguments)
-    if given.partial and given.pretrained_model is None:
-        parser.error("--partial goes with --pretrained_model; --ckpt must fit entirely")
+    if given.partial and given.pretrained_model is None and (resumes or given.ckpt is None):
+        rest = "--ckpt must fit entirely, to go on from it" if resumes else "or with --ckpt"
+        parser.error(f"--partial goes with --pretrained_model; {rest}")
     return given
 
 

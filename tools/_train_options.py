@@ -17,7 +17,7 @@ def parse(description: str | None, arguments: Sequence[str] | None) -> argparse.
     _add_checkpoints(parser)
     _add_evaluation(parser)
     _add_openpcdets(parser)
-    given = parse_options(parser, arguments)
+    given = parse_options(parser, arguments, resumes=True)
     if given.early_stop is not None and given.best_metric is None:
         parser.error("--early_stop goes with --best_metric, which tells what should improve")
     return given

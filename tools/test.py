@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="measure by distance, points, occlusion, heading and score: text, charts",
     )
     add_view_options(parser, f"the first N scenes of --pictures (default {VIEWED})")
-    given = parse_options(parser, arguments)
+    given = parse_options(parser, arguments, resumes=False)
     if given.seeds is not None:
         if given.seeds < 2:
             parser.error("--seeds needs at least 2: one seed has no deviation")
@@ -165,6 +165,7 @@ def build(given: argparse.Namespace, settings: Any, device: Any) -> "Evaluator":
         batch_size=Optimization.from_settings(settings.OPTIMIZATION).batch_size_per_gpu,
         workers=given.workers,
         save_to_file=given.save_to_file,
+        partial=given.partial,
         bar=on_terminal(),
         options={"score_threshold": given.score_thresh, "min_points": given.min_points, **recall_options(settings)},
     )
@@ -275,12 +276,11 @@ def measure(given: argparse.Namespace, evaluator: "Evaluator", ckpt_dir: Path) -
     from pcdet.train_utils.batches import evaluation_loader
     from pcdet.train_utils.checkpoint import load_checkpoint
     from pcdet.train_utils.evaluate import inference_milliseconds
-    from pcdet.train_utils.weights import load_weights
     from pcdet.utils.logging import get_logger
 
     path = chosen_checkpoint(given, ckpt_dir)
     if path is not None:
-        load_weights(evaluator.model, load_checkpoint(path), path)
+        evaluator.load(load_checkpoint(path), path)
     loader = evaluation_loader(evaluator.dataset, evaluator.batch_size, evaluator.workers, evaluator.device)
     mean = inference_milliseconds(evaluator.model, loader, evaluator.device)
     get_logger().info("Inference: %.2f ms a batch of %d on %s", mean, evaluator.batch_size, evaluator.device)

@@ -18,7 +18,7 @@ from pcdet.train_utils.checkpoint import NO_NUMBER, epoch_of, load_checkpoint
 from pcdet.train_utils.ema import state_to_evaluate
 from pcdet.train_utils.modes import keeping_modes
 from pcdet.train_utils.tracking import open_writer
-from pcdet.train_utils.weights import load_weights
+from pcdet.train_utils.weights import load_pretrained, load_weights
 from pcdet.utils import distributed as ranks
 from pcdet.utils.files import write_json, write_pickle, write_text
 from pcdet.utils.logging import get_logger
@@ -42,7 +42,8 @@ class Evaluator:
     """Evaluates a model on a data set.
 
     ``options`` are keyword arguments of ``dataset.evaluate``; those that it does not take are left out.
-    ``save_to_file`` also writes the data set's own files into ``final_result/data``.
+    ``save_to_file`` also writes the data set's own files into ``final_result/data``. With ``partial`` a checkpoint may
+    lack weights or have some of other shapes.
     """
 
     model: nn.Module
@@ -52,6 +53,7 @@ class Evaluator:
     workers: int = 0
     save_to_file: bool = False
     bar: bool = False
+    partial: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, folder: Path) -> Evaluation:
@@ -84,11 +86,18 @@ class Evaluator:
         logger, epoch, saved = get_logger(), epoch_of(path), load_checkpoint(path)
         if epoch == NO_NUMBER and "epoch" in saved:  # such as best_model.pth
             epoch = f"{saved['epoch']} ({path.name})"
-        load_weights(self.model, state_to_evaluate(saved), path)
+        self.load(state_to_evaluate(saved), path)
         logger.info("*************** EPOCH %s EVALUATION *****************", epoch)
         evaluation = self(folder)
         logger.info("*************** Performance of EPOCH %s *****************\n%s", epoch, evaluation.report.text)
         return evaluation
+
+    def load(self, checkpoint: Mapping[str, Any], path: Path) -> None:
+        """The weights of a checkpoint into the model. Raises ``ValueError`` with a table of what does not fit."""
+        if self.partial:
+            load_pretrained(self.model, checkpoint, path, partial=True)
+        else:
+            load_weights(self.model, checkpoint, path)
 
 
 def evaluate_files(evaluate: Evaluator, files: Sequence[Path], folder: Path, split: str) -> None:

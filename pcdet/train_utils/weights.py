@@ -130,7 +130,8 @@ def load_weights(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Pa
     if not report.is_complete:
         raise ValueError(
             f"{path} does not fit the model; nothing but a complete fit is taken here.\n{report.table()}\n"
-            "Use the configuration it was trained with, or take over what fits with --pretrained_model"
+            "Use the configuration it was trained with, or take over what fits: with --pretrained_model, or in "
+            "tools/test.py with --partial"
         )
     model.load_state_dict(state)
     get_logger().info("==> Done (loaded %d/%d) from %s", len(report.loaded), len(report.loaded), path)

@@ -136,11 +136,15 @@ def test_with_a_configuration_other_weights_are_refused(convert, second, tmp_pat
     assert not (tmp_path / "b.pth").exists()
 
 
-def test_partial_goes_with_pretrained_model(tools, capsys):
-    for name in ("train", "test"):
-        with pytest.raises(SystemExit):
-            tools(name)(["--cfg_file", SECOND, "--partial"])
-        assert "--partial goes with --pretrained_model" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "name, others, message", [("train", ["--ckpt", "a.pth"], "must fit entirely"), ("test", [], "or with --ckpt")]
+)
+def test_partial_goes_with_a_file(name, others, message, tools, capsys):
+    with pytest.raises(SystemExit):
+        tools(name)(["--cfg_file", SECOND, *others, "--partial"])
+    assert f"--partial goes with --pretrained_model; {message if name == 'test' else '--ckpt must fit'}" in (
+        capsys.readouterr().err
+    )
 
 
 SSG = "cfgs/modelnet_models/pointnet2_ssg.yaml"

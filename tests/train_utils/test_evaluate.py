@@ -1,5 +1,6 @@
 """Evaluation: order, files, options."""
 
+import dataclasses
 import json
 
 import pytest
@@ -43,6 +44,22 @@ def test_checkpoints_are_evaluated_into_openpcdets_folders(tmp_path):
     assert evaluated_epochs(tmp_path / "eval", "val") == {"1", "2"}
     assert (tmp_path / "eval" / "epoch_2" / "val" / "result.pkl").is_file()
     assert list((tmp_path / "eval" / "tensorboard_val").glob("events*"))
+
+
+def test_a_checkpoint_with_other_shapes_is_evaluated_only_in_part_and_only_if_told(tmp_path):
+    model = fresh_model()
+    state = {k: v + 1 for k, v in model.state_dict().items()}
+    name = next(iter(state))
+    state[name] = torch.zeros(3, 3, 3)
+    save_checkpoint(tmp_path / "a.pth", {"model_state": state})
+    evaluate = Evaluator(model, FakeScenes(2), CPU, batch_size=2)
+    with pytest.raises(ValueError, match=f"other shape +{name}"):
+        evaluate.checkpoint(tmp_path / "a.pth", tmp_path / "eval")
+    before = model.state_dict()[name].clone()
+    dataclasses.replace(evaluate, partial=True).checkpoint(tmp_path / "a.pth", tmp_path / "eval")
+    assert torch.equal(model.state_dict()[name], before)
+    others = [k for k in state if k != name]
+    assert others and all(torch.equal(model.state_dict()[k], state[k]) for k in others)
 
 
 def test_d13_results_of_ranks_are_merged_without_loss():
