@@ -141,14 +141,24 @@ def convention_of(reading: int, convention: BoxConvention, wide: bool = False) -
     mirrored, quarters = {TURNED: (False, 1), MIRRORED: (True, 0), MIRRORED_TURNED: (True, 1)}[reading]
     order = convention.order
     if quarters and wide:
-        order, quarters = order.translate(str.maketrans("lw", "wl")), 0
+        order, quarters = exchanged(order), 0
     zero = ZEROS.index(convention.zero)
     zero = ZEROS[((-zero if mirrored else zero) + quarters) % 4]
     return replace(convention, clockwise=convention.clockwise != mirrored, order=order, zero=zero)
 
 
-def check_sizes(facts: Sequence[FrameFacts]) -> list[Problem]:
-    """Sizes that are unusual for the class's name, unlike the class's others, or longer across than along."""
+def exchanged(order: str) -> str:
+    """An order of sizes with length and width in each other's place."""
+    return order.translate(str.maketrans("lw", "wl"))
+
+
+def check_sizes(facts: Sequence[FrameFacts], convention: BoxConvention | None = None) -> list[Problem]:
+    """Sizes that are unusual for the class's name, unlike the class's others, or longer across than along.
+
+    ``convention``: what the labels are read in, where a YAML may say so.
+    """
+    order = None if convention is None else exchanged(convention.order)
+    what_to_do = "are the two exchanged?" if order is None else f"set BOX_CONVENTION {{order: {order}}}?"
     boxes, names, _, frames = all_boxes(facts)
     found = []
     for name in np.unique(names):
@@ -164,7 +174,7 @@ def check_sizes(facts: Sequence[FrameFacts]) -> list[Problem]:
             found.append(Problem(Level.HARMS, "box sizes", message, 1.0, tuple(dict.fromkeys(where.tolist()))))
         across = (own[:, 1] > 1.2 * own[:, 0]).mean()
         if len(own) >= 3 and across > 0.5 and str(name).lower() not in ("pedestrian", "person"):
-            message = f"{across:.0%} of {len(own)} {name} are wider than long: set BOX_CONVENTION {{order: wlh}}?"
+            message = f"{across:.0%} of {len(own)} {name} are wider than long: {what_to_do}"
             found.append(Problem(Level.HARMS, "box sizes", message, across, tuple(dict.fromkeys(where.tolist()))))
         odd = ((own > 3 * median) | (own < median / 3)).any(axis=1)
         if odd.any() and len(own) >= 5:

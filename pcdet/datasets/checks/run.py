@@ -139,7 +139,7 @@ def data_problems(source: DataSource, facts: Sequence[FrameFacts]) -> list[Probl
     out += clouds.check_columns(facts, paths, len(source.layout.columns))
     out += boxes.check_emptiness(facts)
     out += boxes.check_headings(facts, source.asked_convention) + boxes.check_origin(facts, source.asked_convention)
-    out += boxes.check_sizes(facts) + clouds.check_ground(facts)
+    out += boxes.check_sizes(facts, source.asked_convention) + clouds.check_ground(facts)
     if source.kind == CLOUDS_ALONE:
         message = "these are clouds alone; to train, a folder has labels and lists of frames too: docs/CUSTOM_DATA.md"
         out.append(Problem(Level.NOTE, "labels", message))

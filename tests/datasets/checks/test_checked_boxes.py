@@ -121,8 +121,13 @@ def test_sizes_in_another_order_are_found(with_boxes):
         rows[:, [3, 4]] = rows[:, [4, 3]]
         return rows
 
-    found = boxes.check_sizes(with_boxes(width_first))
-    assert any("Vehicle" in p.message and "order: wlh" in p.message for p in found)
+    for convention, advice in (
+        (BoxConvention(), "set BOX_CONVENTION {order: wlh}?"),
+        (BoxConvention(order="hwl"), "set BOX_CONVENTION {order: hlw}?"),
+        (None, "are the two exchanged?"),
+    ):
+        found = boxes.check_sizes(with_boxes(width_first), convention)
+        assert any("Vehicle are wider than long: " in p.message and p.message.endswith(advice) for p in found)
     assert any(p.message.startswith("Cyclist measures 0.") for p in found)
 
 
