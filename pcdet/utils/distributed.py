@@ -73,18 +73,6 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
-def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Mean of each value over the ranks. All ranks must hold the same keys."""
-    if not is_distributed() or not values:
-        return values
-    keys = sorted(values)
-    tensor = torch.tensor([float(values[k]) for k in keys], dtype=torch.float64)
-    if dist.get_backend() == "nccl":
-        tensor = tensor.to(torch.device("cuda", local_rank()))
-    all_reduce(tensor)
-    return dict(zip(keys, (tensor / world_size()).tolist(), strict=True))
-
-
 def any_over_ranks(flags: Tensor) -> Tensor:
     """(F,) bool -> (F,) bool: does any rank raise the flag? All ranks call this together, with equally many flags."""
     if not is_distributed():
