@@ -29,7 +29,7 @@ BOOLEAN = {"isfinite", "isnan", "isinf", "logical_and", "logical_or", "logical_n
 ON_CPU = "asked only of tensors on the CPU, to name the bad row in an error"
 SIZE = "the size of what is allocated next"
 COMPACT = "rows that need no work are left out, which is worth more than one wait"
-POSITIVES = "a loss or a target of the few positives; their number is the size"
+POSITIVES = "the targets of the few positives; their number is the size"
 DRAWS = "how many are drawn depends on how many there are, and on a CPU the same ones must be drawn"
 RARE = "beside the steps: at the start, once an epoch, or when a file is written"
 
