@@ -56,11 +56,17 @@ class SourceIndex:
     def _add(self, source: ClassSource) -> None:
         """Annotations name blocks without their module, so that the name of a typed block must be the only one."""
         known = self.classes.get(source.name)
-        typed = any("TypedDict" in ast.unparse(base) for base in source.node.bases)
-        assert known is None or not typed, f"{source.name} stands in {known.file} and in {source.file}"
+        if known is not None:
+            typed = self._is_typed(known) or self._is_typed(source)
+            assert not typed, f"{source.name} stands in {known.file} and in {source.file}"
         self.classes[source.name] = source
         for decorator in source.node.decorator_list:
             self._register(decorator, source.name)
+
+    def _is_typed(self, source: ClassSource) -> bool:
+        """Is it a ``TypedDict``, or does it extend one?"""
+        bases = [ast.unparse(base) for base in source.node.bases]
+        return any(base.endswith("TypedDict") or self.typed_dict(base) is not None for base in bases)
 
     def _assign(self, name: str, value: ast.expr) -> None:
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "Registry":

@@ -10,6 +10,7 @@ import yaml
 
 from pcdet.config import ConfigError, load_config
 from pcdet.config.nodes import parse_file, parse_value
+from pcdet.config.source_schema import SourceIndex
 
 POINTPILLAR = "cfgs/kitti_models/pointpillar.yaml"
 
@@ -273,3 +274,24 @@ def test_upstream_values_load_unchanged_and_equal_ours(shared, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     upstream = load_config(tmp_path / "cfgs" / name)
     assert upstream.settings == load_config(f"cfgs/{name}").settings
+
+
+def test_two_blocks_of_one_name_are_not_taken_for_each_other(tmp_path):
+    """Annotations name a block without its module. One that extends another is a block as well."""
+    first = "class Base(TypedDict):\n    A: int\n\nclass Levels(Base, total=False):\n    B: int\n"
+    files = [write(tmp_path, "a.py", first), write(tmp_path, "b.py", "class Levels(TypedDict):\n    A: int\n")]
+    for order in (files, files[::-1]):
+        with pytest.raises(AssertionError, match="Levels stands in .* and in"):
+            SourceIndex(order)
+    SourceIndex([files[0], write(tmp_path, "c.py", "class Other:\n    pass\n")])
+
+
+def test_an_option_of_another_backbone_is_refused(tmp_path):
+    """Only the backbones of scenes have USE_XYZ; in a classifier's levels it would have no effect."""
+    path = write(
+        tmp_path,
+        "a.yaml",
+        "_BASE_CONFIG_: cfgs/modelnet_models/pointnet2_msg.yaml\nMODEL: {BACKBONE_3D: {SA_CONFIG: {USE_XYZ: false}}}\n",
+    )
+    with pytest.raises(ConfigError, match="takes no option USE_XYZ"):
+        load_config(path)

@@ -20,7 +20,7 @@ class _ScaleLists(TypedDict):
     MLPS: list[list[list[int]]]
 
 
-class MultiScaleConfig(_ScaleLists, total=False):
+class SceneScaleConfig(_ScaleLists, total=False):
     """The block SA_CONFIG: one entry a level, with one entry a scale inside."""
 
     USE_XYZ: bool  # whether a neighbour's offset is a feature (true)
@@ -43,7 +43,7 @@ class PointNet2MSG(nn.Module):
     """
 
     def __init__(
-        self, info: DatasetInfo, channels: dict[str, int], *, sa_config: MultiScaleConfig, fp_mlps: list[list[int]]
+        self, info: DatasetInfo, channels: dict[str, int], *, sa_config: SceneScaleConfig, fp_mlps: list[list[int]]
     ):
         super().__init__()
         require_levels(sa_config, fp_mlps)
@@ -76,7 +76,7 @@ class PointNet2MSG(nn.Module):
         return PointBackboneFeatures(rows, points[:, :4].contiguous())
 
 
-def require_levels(config: MultiScaleConfig, fp_mlps: list[list[int]]) -> None:
+def require_levels(config: SceneScaleConfig, fp_mlps: list[list[int]]) -> None:
     """Raise ``ValueError`` unless SA_CONFIG and FP_MLPS describe the same levels, and each level's lists its scales."""
     levels = {key: len(config[key]) for key in LEVEL_KEYS} | {"FP_MLPS": len(fp_mlps)}
     if len(set(levels.values())) != 1 or not fp_mlps:

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from pcdet.layers.msg_set_abstraction import MSGSetAbstraction
 from pcdet.models.backbones_3d.pointnet2_msg import (
     LEVEL_KEYS,
-    MultiScaleConfig,
     PointBackboneFeatures,
+    SceneScaleConfig,
     propagate,
     propagation_levels,
     require_levels,
@@ -26,7 +26,7 @@ class PointNet2Backbone(nn.Module):
     """
 
     def __init__(
-        self, info: DatasetInfo, channels: dict[str, int], *, sa_config: MultiScaleConfig, fp_mlps: list[list[int]]
+        self, info: DatasetInfo, channels: dict[str, int], *, sa_config: SceneScaleConfig, fp_mlps: list[list[int]]
     ):
         super().__init__()
         require_levels(sa_config, fp_mlps)
