@@ -2,8 +2,10 @@
 
 import gc
 import logging
+import statistics
 import tracemalloc
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -145,7 +147,10 @@ def test_e5_draws_are_distinct_over_ranks_and_epochs_and_of_the_seed_alone(tmp_p
 
 
 def test_memory_does_not_grow_over_epochs(tmp_path):
-    """Python's objects after 5 and after 20 epochs; what stays of an epoch is a line in the history."""
+    """Python's objects from the 5th epoch to the 20th; what stays of an epoch is a line in the history.
+
+    The median epoch counts: a cache that some other part fills once is not a leak.
+    """
     tracemalloc.start()
     try:
         run = trainer(tmp_path, settings=replace(SETTINGS, num_epochs=20), log_interval=10**6, max_checkpoints=1)
@@ -155,7 +160,7 @@ def test_memory_does_not_grow_over_epochs(tmp_path):
     finally:
         tracemalloc.stop()
     assert len(sizes) == 20
-    assert sizes[-1] - sizes[4] < 15 * 5000, "bytes for 15 epochs"
+    assert statistics.median(b - a for a, b in pairwise(sizes[4:])) < 3000, "bytes an epoch"
 
 
 def test_e6_a_changed_length_is_announced(tmp_path, log):
