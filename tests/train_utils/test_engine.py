@@ -2,10 +2,8 @@
 
 import gc
 import logging
-import statistics
 import tracemalloc
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -158,7 +156,7 @@ def test_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
     finally:
         tracemalloc.stop()
     assert len(sizes) == 20
-    assert statistics.median(b - a for a, b in pairwise(sizes[4:])) < 3000, "bytes an epoch"
+    assert sizes[-1] - sizes[4] < 15 * 5000, "bytes for 15 epochs"
 
 
 def test_e6_a_changed_length_is_announced(tmp_path, log):
