@@ -49,7 +49,7 @@ def voxels() -> None:
 def pooled_groups() -> None:
     """The widths of dynamic encoders, PV-RCNN's set abstraction and Part-A2's cells."""
     rows, start = torch.arange(60_000) % 20_000, torch.arange(0, 60_001, 3)
-    for channels in (16, 32, 64, 128):
+    for channels in (16, 32, 64, 128, 20):
         features, sent = torch.zeros(20_000, channels), torch.zeros(20_000, channels)
         source = scatter.pool_max(features, rows, start)[1]
         scatter.pool_max_backward(sent, source, rows, start, len(features))
@@ -68,7 +68,7 @@ def boxes_of_second_stages() -> None:
 def dense_maps() -> None:
     """Pillars, and the height compression of the sparse backbones, forward and backward; half precision as well."""
     scene = torch.arange(2).repeat_interleave(5000)
-    for cells, channels in ((432 * 496, 64), (2 * 200 * 176, 128), (200 * 176, 256)):
+    for cells, channels in ((432 * 496, 64), (2 * 200 * 176, 128), (200 * 176, 256), (200 * 176, 20)):
         cell = torch.arange(5000).repeat(2) * 7
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             grid = row_grid.rows_to_grid(torch.zeros(10_000, channels, dtype=dtype), scene, cell, 2, cells)

@@ -177,6 +177,14 @@ def product_rate(
     return 2 * size**3 / statistics.median(times[1:])
 
 
+def fastest_product_rate(device: torch.device) -> float:
+    """The higher rate of torch's product and, on a CPU, oneDNN's, which computes its convolutions too."""
+    from pcdet.ops.products import product
+
+    ways = (torch.mm, product) if device.type == "cpu" else (torch.mm,)
+    return max(product_rate(device, multiply=multiply) for multiply in ways)
+
+
 def resident_mib(device: torch.device) -> float:
     """Memory held now: by the GPU's allocator, or by this process (Linux alone tells)."""
     if device.type == "cuda":

@@ -5,7 +5,7 @@
 Every model is measured in a process of its own, because peak memory never falls. Inference is one frame at a time, a
 training step takes a batch of two; figures are medians over different frames after passes that warm up (and compile).
 "Bound" is arithmetic: the multiplications and additions that torch and the sparse convolutions do, over the rate of a
-large matrix product measured in the same process.
+large matrix product (the faster of two libraries) measured in the same process.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def measure(given: argparse.Namespace, name: str) -> dict[str, Any]:
     bench.step(batches[0])
     step_ms = median_ms(bench.step, batches, bench.device)
     step_flops = costs.flops(lambda: bench.step(batches[0]))
-    rate = costs.product_rate(bench.device)
+    rate = costs.fastest_product_rate(bench.device)
     return {
         "model": name,
         "device": bench.torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "cpu",

@@ -37,7 +37,6 @@ from pcdet.config import load_config  # noqa: E402
 from pcdet.datasets import describe_clouds  # noqa: E402
 from pcdet.datasets.synthetic.shapes import SHAPES, sample_shape  # noqa: E402
 from pcdet.models.build import build_model  # noqa: E402
-from pcdet.ops.products import product  # noqa: E402
 from pcdet.train_utils.launch import keep_freed_memory  # noqa: E402
 from pcdet.utils.files import write_json  # noqa: E402
 
@@ -166,7 +165,7 @@ def measure(name: str, points: int, given: argparse.Namespace) -> list[dict[str,
     plain = Way(plain_model, plain_model, clouds, labels)
     differences = difference(ours, plain)
     cpu = torch.device("cpu")
-    rate = max(costs.product_rate(cpu, multiply=multiply) for multiply in (torch.mm, product))
+    rate = costs.fastest_product_rate(cpu)
     rows = []
     for what in ("step", "infer"):
         mine, other = getattr(ours, what), getattr(plain, what)

@@ -39,12 +39,14 @@ ALLOWED: dict[str, str] = {
     "ops/furthest_point_sampling/door.py::furthest_point_sample_stack": SIZE,
     "ops/furthest_point_sampling/sectors.py::sector_furthest_point_sample": SIZE,
     "ops/furthest_point_sampling/triton.py::sample_stack": "right after its door has waited, when nothing runs",
+    "ops/grouping/door.py::require_rows": ON_CPU,
     "ops/iou3d/door.py::boxes_collide_bev": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_any_box": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_boxes_index": "the form for NumPy arrays",
     "ops/points_in_boxes/door.py::points_in_boxes_mask": "the form for NumPy arrays",
     "ops/roiaware_pool/door.py::_counts": ON_CPU,
     "ops/scatter/door.py::_require_rows": ON_CPU,
+    "ops/scatter/door.py::_require_segments": ON_CPU,
     "ops/triton.py::sizes_on_host": SIZE,
     "ops/vector_pool/door.py::_checked": ON_CPU,
     "ops/voxel_query/door.py::_require_inside": ON_CPU,
@@ -90,16 +92,19 @@ ALLOWED: dict[str, str] = {
     "train_utils/batches.py::BatchPlan.batches": "a permutation on the CPU",
     "train_utils/checkpoint.py::epoch_files": RARE,
     "train_utils/checkpoint_forms.py::plain": RARE,
-    "train_utils/ema.py::WeightAverage.load_state_dict": RARE,
+    "train_utils/device_usage.py::_read_nvml": "of the driver, once an interval of the log",
     "train_utils/ema.py::WeightAverage.state_dict": RARE,
-    "train_utils/engine.py::Trainer._count": "a step that overflowed in float16 is logged with the new scale",
-    "train_utils/engine.py::Trainer._read": "the one wait of a step: whether its gradients may be used, and the log",
+    "train_utils/engine.py::Trainer.settle": "a step that overflowed in float16 is logged with the new scale",
     "train_utils/engine.py::Trainer.state": RARE,
     "train_utils/evaluate.py::wait_for": "the clock of tools/test.py --infer_time",
-    "train_utils/precision.py::Precision.drop_gradients": "a step that is left out",
+    "train_utils/outcome.py::Outcome.bad_loss": "a number that Readback has read",
+    "train_utils/outcome.py::Outcome.bad_norm": "a number that Readback has read",
+    "train_utils/outcome.py::Outcome.stop": "a number that Readback has read",
+    "train_utils/outcome.py::Readback.read": "of the step before, while the GPU computes this one",
     "train_utils/rendezvous.py::Seat.from_environment": RARE,
     "train_utils/safetensors_files.py::read_safetensors": RARE,
     "train_utils/safetensors_files.py::write_safetensors": RARE,
+    "train_utils/weights.py::in_our_layout": "lists of names",
     "train_utils/validation.py::validation_loss": "a position in a batch, which is a list of the CPU",
 }
 
@@ -156,6 +161,8 @@ def waits_in(function: ast.AST) -> Iterator[str]:
                 yield from (ast.unparse(part) for part in _asked(test))
             case ast.Call(func=ast.Name(id="int" | "float" | "bool"), args=[argument]) if _computed(argument):
                 yield ast.unparse(node)
+            case ast.comprehension(iter=ast.Call(func=ast.Attribute(attr="aminmax"))):
+                yield ast.unparse(node.iter)
             case ast.Subscript(value=ast.Name(id="Callable")):
                 pass
             case ast.Subscript(slice=ast.Tuple(elts=parts)) if any(_is_costly(part, masks) for part in parts):
@@ -186,12 +193,12 @@ def _asked(test: ast.AST) -> Iterator[ast.AST]:
 
 
 def _computed(node: ast.AST) -> bool:
-    """Whether ``int(...)`` is given a reduction or an entry, which a plain number is not."""
+    """Whether ``int(...)`` is given a reduction, an entry or a member, which most plain numbers are not."""
     reductions = {"sum", "max", "min", "any", "all", "mean"}
     match node:
         case ast.Call(func=ast.Attribute(attr=name)):
             return name in reductions
-        case ast.Subscript():
+        case ast.Subscript() | ast.Attribute():
             return True
     return False
 
@@ -237,7 +244,8 @@ def waits(x, y, kept=None):
     if rows is None and not mask.any():
         a = x[..., [0, 2]] + x.new_tensor(sizes) + torch.tensor(sizes, device=x.device)
     b = x.repeat_interleave(c), torch.where(mask), x.to("cpu")
-    return int(x.max()), float(x[0]), x.cpu(), x[x > 1], a.nonzero(), c
+    low, high = (int(bound) for bound in y.aminmax())
+    return int(x.max()), float(x[0]), x.cpu(), x[x > 1], a.nonzero(), c, int(self.steps)
 
 def does_not(x, rows, n):
     big = x > 0
@@ -250,6 +258,7 @@ def does_not(x, rows, n):
     assert sorted(waits) == sorted(
         [
             *("x[mask]", "x.sum().item()", "x[b, 1]", "int(x.max())", "float(x[0])", "x.cpu()", "x[x > 1]"),
+            *("y.aminmax()", "int(self.steps)"),
             *("a.nonzero()", "mask.any()", "x[..., [0, 2]]", "x.new_tensor(sizes)", "x.repeat_interleave(c)"),
             *("torch.tensor(sizes, device=x.device)", "torch.where(mask)", "x.to('cpu')"),
         ]

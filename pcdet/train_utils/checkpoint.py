@@ -179,16 +179,19 @@ class CheckpointKeeper:
         save_checkpoint(path, state)
         return path
 
-    def save_due(self, state: Callable[[], dict[str, Any]], step: int) -> None:
-        """After step number ``step`` of the run, write what is to be written by its number or by time."""
-        if self.steps_between and step % self.steps_between == 0:
-            self.save_step(state())
-        elif self.is_due():
-            self.save_latest(state())
+    def is_due(self, step: int) -> bool:
+        """Is a file to be written after step number ``step`` of the run?"""
+        return self._is_due_by_number(step) or time.monotonic() - self._saved_at >= self.seconds_between
 
-    def is_due(self) -> bool:
-        """Is it time for ``latest_model.pth``?"""
-        return time.monotonic() - self._saved_at >= self.seconds_between
+    def save_due(self, state: dict[str, Any], step: int) -> None:
+        """Write what is to be written after a step: a file of its own by its number, ``latest_model.pth`` by time."""
+        if self._is_due_by_number(step):
+            self.save_step(state)
+        else:
+            self.save_latest(state)
+
+    def _is_due_by_number(self, step: int) -> bool:
+        return self.steps_between > 0 and step % self.steps_between == 0
 
     def save_latest(self, state: dict[str, Any]) -> Path:
         """Write ``latest_model.pth``, which may stand for the middle of an epoch."""

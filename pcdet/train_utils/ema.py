@@ -18,18 +18,20 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self.updates = 0
         self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        device = next(iter(self.state.values())).device
+        self.updates = torch.zeros((), dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Take in the weights after an optimiser step."""
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+    def update(self, model: nn.Module, taken: Tensor) -> None:
+        """Take in the weights after an optimiser step, if it was ``taken`` (a bool on their device)."""
+        self.updates += taken
+        decay = ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
+        share = torch.where(taken, 1 - decay, 0.0)
         for name, value in model.state_dict().items():
             mean = self.state[name]
             if mean.is_floating_point():
-                mean.lerp_(value.to(mean.dtype), 1 - decay)
+                mean.lerp_(value.to(mean.dtype), share.to(mean.dtype))
             else:
                 mean.copy_(value)
 
@@ -45,13 +47,13 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: tensors on the CPU and a number."""
-        return {"updates": self.updates, "model_state": {name: value.cpu() for name, value in self.state.items()}}
+        return {"updates": int(self.updates), "model_state": {name: value.cpu() for name, value in self.state.items()}}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Continue a saved average; an empty one changes nothing."""
         if not saved:
             return
-        self.updates = int(saved["updates"])
+        self.updates.fill_(saved["updates"])
         for name, value in saved["model_state"].items():
             self.state[name].copy_(value)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,15 +23,18 @@ from pcdet.train_utils.device_usage import DeviceUsage
 from pcdet.train_utils.ema import WeightAverage
 from pcdet.train_utils.global_batch import describe_batch, with_scaled_rate
 from pcdet.train_utils.launch import distribute, synchronize_norms
-from pcdet.train_utils.non_finite import Finding, NonFinitePolicy
+from pcdet.train_utils.non_finite import NonFinitePolicy
 from pcdet.train_utils.optimizers import (
-    apply_values,
     batch_norms,
     build_optimizer,
+    can_skip_on_device,
     lay_channels_last,
     load_optimizer_state,
+    set_norm_momentum,
+    set_rates,
     train_mode,
 )
+from pcdet.train_utils.outcome import Outcome
 from pcdet.train_utils.precision import Precision
 from pcdet.train_utils.prefetch import on_device
 from pcdet.train_utils.profiling import StepProfiler
@@ -68,6 +72,7 @@ class RunOptions:
     log_interval: int = 50
     profile_steps: int = 0  # steps of which a trace is written
     bar: bool = False
+    reads_late: bool | None = None  # read a step's numbers while the next is computed; None: on a GPU, where it can
     config_text: str = ""  # the resolved YAML, to notice a change when the run is resumed
 
 
@@ -77,6 +82,10 @@ class Trainer:
     Generators are seeded anew for every step from (seed, rank, epoch, step), so that the numbers which a model draws
     (dropout, sampling of proposals) are a function of the place in the run: checkpoints need no states of generators,
     of any rank.
+
+    On a GPU the host runs ahead. What a step has come to (its loss, whether its gradients are numbers) decides on the
+    device whether the weights move; the host reads it when it has asked for the gradients of the next step, before
+    those are used. So the GPU never waits, and whatever follows from a bad number is as if the host had read at once.
     """
 
     def __init__(self, model: nn.Module, dataset: Any, settings: Optimization, options: RunOptions):
@@ -99,7 +108,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, settings)
         self.norms = batch_norms(self.model)
         # Models that keep OpenPCDet's buffer global_step are told of every step.
-        self.count_step = getattr(self.model, "update_global_step", lambda: None)
+        self.count_step = getattr(self.model, "update_global_step", lambda taken: None)
         self.runner = distribute(self.model, self.device)
         self.times = StepTimes(self.device)
         if isinstance(self.runner, DistributedDataParallel):
@@ -107,6 +116,10 @@ class Trainer:
         steps = self.plan.steps_per_epoch
         self.total_steps = steps * settings.num_epochs
         self.schedule = build_schedule(settings, RunLength(self.total_steps, steps, self.plan.samples_per_step))
+        late = self.device.type == "cuda" if options.reads_late is None else options.reads_late
+        self.reads_late = late and can_skip_on_device(self.optimizer)
+        self.unread: Outcome | None = None  # of the last step
+        self._settled: deque[Outcome] = deque()  # read, but not reported
         self.precision = Precision(self.device)
         if settings.use_amp:
             self.precision = Precision.mixed(self.device, settings.loss_scale_fp16, settings.amp_dtype)
@@ -157,37 +170,71 @@ class Trainer:
             while self.place.step < self.plan.steps_per_epoch:
                 self._step_and_report(batches, progress)
                 if self.must_stop:
-                    self._leave()
+                    self._leave(progress)
                     return False
             stops_early = self._end_epoch()
             progress.end_epoch(self.place.epoch, self.place.it)
         return True
 
-    def take_step(self, group: list[Batch]) -> dict[str, float]:
-        """One optimiser step with the mean gradient of the group's micro-batches; returns what is to be logged.
+    def take_step(self, group: list[Batch]) -> Outcome:
+        """One optimiser step with the mean gradient of the group's micro-batches.
 
         Every micro-batch weighs the same, also the last of an epoch, which may hold fewer scenes; so does every rank.
-        Between the backward pass and the optimiser the host reads from the device, once: what is to be logged, and
-        whether all ranks take the step.
+        Where the host runs ahead, the outcome is not read yet, but that of the step before is by now.
         """
-        values = self.schedule(self.place.it)
-        apply_values(self.optimizer, self.norms, values)
+        set_norm_momentum(self.norms, self.schedule(self._steps()))  # their statistics move with every forward pass
         self._seed()
         self.non_finite.before_step(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         rows = self._backward(group)
         with self.times.phase("optimizer"):
             norm = self._clip()
-        terms, finite, found = self._read(group, rows, norm)
-        if found is not None:
-            self.precision.drop_gradients()
-            self.non_finite.handle(found[:1], self.place)
-            self.place.step += 1
-        else:
-            with self.times.phase("optimizer"):
-                self.precision.step(self.optimizer, finite)
-            self._count(finite)
-        return {"meta_data/learning_rate": values.lr, **{f"train/{k}": v for k, v in terms.items()}}
+        self.settle()
+        outcome = Outcome.of(
+            self.place,
+            group,
+            rows,
+            norm,
+            tolerates=self.precision.tolerates_overflow(),
+            signalled=self.signals.received is not None,
+        )
+        self._update(outcome)
+        self.unread = outcome
+        self.place.step += 1
+        if not self.reads_late or self.place.step == self.plan.steps_per_epoch:
+            self.settle()
+        return outcome
+
+    def _update(self, outcome: Outcome) -> None:
+        """Move the weights, and what follows them, if the step is to be taken."""
+        rates = self.schedule(self.place.it)
+        set_rates(self.optimizer, rates)
+        outcome.lr = rates.lr
+        with self.times.phase("optimizer"):
+            taken = outcome.taken if self.reads_late else not (outcome.bad_loss or outcome.bad_norm)
+            self.precision.step(self.optimizer, taken, outcome.dropped)
+        self.non_finite.put_back(outcome.dropped)
+        self.count_step(outcome.taken)
+        if self.average is not None:
+            self.average.update(self.model, outcome.taken)
+
+    def settle(self) -> None:
+        """Read what the last step has come to, if that was not done, and count it. All ranks call this together."""
+        outcome, self.unread = self.unread, None
+        if outcome is None:
+            return
+        self.must_stop = outcome.stop
+        self.place = outcome.after(self.place)
+        self._settled.append(outcome)
+        if outcome.was_dropped:
+            self.non_finite.handle(outcome.findings(), self.place, outcome.number)
+            return
+        self.precision.note(overflowed=outcome.overflowed)
+        if outcome.overflowed:
+            scale = self.precision.scaler.get_scale()
+            get_logger().warning(
+                "a gradient overflowed in float16: step skipped (%d so far), loss scale %g", self.place.skipped, scale
+            )
 
     def _backward(self, group: list[Batch]) -> list[tuple[list[str], Tensor]]:
         """Forward and backward passes; of each micro-batch the names and values of the loss, its terms and the metrics.
@@ -230,32 +277,6 @@ class Trainer:
     def _seed(self) -> None:
         seed_everything(self.options.seed, ranks.rank(), self.place.epoch, self.place.step)
 
-    def _read(
-        self, group: list[Batch], rows: list[tuple[list[str], Tensor]], norm: Tensor
-    ) -> tuple[dict[str, float], bool, list[Finding] | None]:
-        """The means of what is to be logged; whether the gradients are finite; what is no number on this rank.
-
-        The last is ``None``, on all ranks, where every number is one, or where only float16's loss scale is to blame.
-        Notes whether any rank has been told to stop.
-        """
-        losses = torch.stack([values[-1] for _, values in rows])
-        signalled = torch.full_like(norm, self.signals.received is not None, dtype=torch.bool)
-        flags = torch.stack([(~losses.isfinite()).any(), ~norm.isfinite(), signalled])
-        parts = [ranks.any_over_ranks(flags).double(), norm[None].double(), *(values.double() for _, values in rows)]
-        bad_loss, bad_norm, stop, norm_value, *numbers = torch.cat(parts).tolist()
-        self.must_stop = bool(stop)
-        named = []
-        for names, _ in rows:
-            named.append(dict(zip(names, numbers, strict=False)))
-            numbers = numbers[len(names) :]
-        terms = {key: sum(own[key] for own in named) / len(named) for key in named[0]} | {"grad_norm": norm_value}
-        if bad_loss:
-            pairs = zip(group, named, strict=True)
-            return terms, False, [Finding("the loss", b, own) for b, own in pairs if not math.isfinite(own["loss"])]
-        if bad_norm and not self.precision.tolerates_overflow():  # on every rank: they have exchanged their gradients
-            return terms, False, [Finding("a gradient", batch, {"gradient norm": norm_value}) for batch in group]
-        return terms, not bad_norm, None
-
     def _reduced(self, last: bool) -> AbstractContextManager:
         """Ranks exchange gradients with the last micro-batch of a step only."""
         if last or not isinstance(self.runner, DistributedDataParallel):
@@ -274,48 +295,42 @@ class Trainer:
         nn.utils.clip_grad_norm_(parameters, limit)
         return norm
 
-    def _count(self, took: bool) -> None:
-        """Move on by a step. One that overflowed in float16 was not taken, and the schedule waits for it."""
-        self.place.step += 1
-        self.place.non_finite_in_row = 0
-        if took:
-            self.place.it += 1
-            self.count_step()
-            if self.average is not None:
-                self.average.update(self.model)
-            return
-        self.place.skipped += 1
-        scale = self.precision.scaler.get_scale()
-        get_logger().warning(
-            "a gradient overflowed in float16: step skipped (%d so far), loss scale %g", self.place.skipped, scale
-        )
-
     def _step_and_report(self, batches: Iterator[Batch], progress: Progress) -> None:
-        epoch, number = self.place.epoch, self.place.step
         self.times.start_step()
-        group = [next(batches) for _ in range(self.plan.micro_batches(epoch, number))]
+        group = [next(batches) for _ in range(self.plan.micro_batches(self.place.epoch, self.place.step))]
         data_seconds = self.times.have_data()
-        values = self.take_step(group)
+        outcome = self.take_step(group)
         steps = self._steps()
-        progress.step(
-            epoch,
-            number,
-            self.place.it,
-            loss=values["train/loss"],
-            lr=values["meta_data/learning_rate"],
-            data=data_seconds,
-            forward=self.times.end_step(steps),
-            accuracy=values.get("train/accuracy"),
-        )
+        outcome.data_seconds, outcome.step_seconds = data_seconds, self.times.end_step(steps)
         self.profiler.step()
-        if math.isfinite(values["train/loss"]):
-            skipped = {"train/skipped_steps": self.place.skipped} if self.precision.tolerates_overflow() else {}
-            self.tracker.scalars({**values, **skipped}, steps)
-        self._report_times()
-        if (number + 1) % self.options.log_interval == 0:
-            self._close_interval(steps)
-        if ranks.is_main() and not self.must_stop:
-            self.keeper.save_due(self.state, steps)
+        self._report(progress)
+        if not ranks.is_main() or self.must_stop or not self.keeper.is_due(steps):
+            return
+        if self.unread is None or not self.unread.was_dropped:
+            self.keeper.save_due(self.state(), steps)
+
+    def _report(self, progress: Progress) -> None:
+        """Tell of the steps whose numbers were read since the last call."""
+        while self._settled:
+            outcome = self._settled.popleft()
+            values = outcome.values()
+            steps = outcome.epoch * self.plan.steps_per_epoch + outcome.number + 1
+            progress.step(
+                outcome.epoch,
+                outcome.number,
+                self.place.it,
+                loss=values["train/loss"],
+                lr=outcome.lr,
+                data=outcome.data_seconds,
+                forward=outcome.step_seconds,
+                accuracy=values.get("train/accuracy"),
+            )
+            if math.isfinite(values["train/loss"]):
+                skipped = {"train/skipped_steps": self.place.skipped} if self.precision.tolerates_overflow() else {}
+                self.tracker.scalars({**values, **skipped}, steps)
+            self._report_times()
+            if (outcome.number + 1) % self.options.log_interval == 0:
+                self._close_interval(steps)
 
     def _report_times(self) -> None:
         """Pass on the times of the steps that the device has finished."""
@@ -333,8 +348,10 @@ class Trainer:
         """Steps of the run so far, taken or not."""
         return self.place.epoch * self.plan.steps_per_epoch + self.place.step
 
-    def _leave(self) -> None:
+    def _leave(self, progress: Progress) -> None:
         """Save a checkpoint of the step that was the last before a signal's end."""
+        self.settle()
+        self._report(progress)
         name = self.signals.received or "a signal to another process"
         get_logger().info(
             "Stopped by %s after step %d of epoch %d; the same command goes on from there",
@@ -371,12 +388,13 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """A checkpoint: OpenPCDet's keys, and beside them what an exact resume needs; tensors and plain types."""
+        place = self.place if self.unread is None else self.unread.after(self.place)
         return {
-            **{key: getattr(self.place, name) for name, key in PLACE_KEYS.items()},
+            **{key: getattr(place, name) for name, key in PLACE_KEYS.items()},
             "model_state": {name: value.cpu() for name, value in self.model.state_dict().items()},
             "optimizer_state": self.optimizer.state_dict(),
             "version": VERSION,
-            "sampler": sampler_state(self.plan, self.place),
+            "sampler": sampler_state(self.plan, place),
             "steps_per_epoch": self.plan.steps_per_epoch,
             "total_steps": self.total_steps,
             "seed": self.options.seed,

@@ -53,15 +53,19 @@ class NonFinitePolicy:
             self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
 
     @torch.no_grad()
-    def handle(self, found: list[Finding], place: Place) -> None:
-        """Skip the step that ``place`` stands at. All ranks call this together, with or without a finding of their own.
+    def put_back(self, dropped: Tensor) -> None:
+        """Give the buffers their values of before the step, if it is ``dropped`` (a bool on the device)."""
+        for buffer, before in self._buffers:
+            buffer.copy_(torch.where(dropped, before, buffer))
 
-        Raises :class:`NonFiniteLoss` on every rank if the run is to stop; it tells what each rank found.
+    def handle(self, found: list[Finding], place: Place, step: int) -> None:
+        """Tell of a dropped step, number ``step`` of its epoch, which ``place`` has counted.
+
+        All ranks call this together, with or without a finding of their own. Raises :class:`NonFiniteLoss` on every
+        rank if the run is to stop; it tells what each rank found.
         """
-        texts = [text for text in ranks.gather_objects("\n".join(self._dump(f, place) for f in found)) if text]
-        place.non_finite += 1
-        place.non_finite_in_row += 1
-        message = "\n".join(texts)
+        own = "\n".join(self._dump(f, place.epoch, step) for f in found)
+        message = "\n".join(text for text in ranks.gather_objects(own) if text)
         if self.policy == "stop":
             raise NonFiniteLoss(
                 f"{message}\nNo weight was changed. Look at these scenes, lower OPTIMIZATION.LR or GRAD_NORM_CLIP, "
@@ -71,19 +75,17 @@ class NonFinitePolicy:
             raise NonFiniteLoss(
                 f"{message}\nThis was the step number {self.limit} in a row (--nan_limit): the run stops"
             )
-        for buffer, before in self._buffers:
-            buffer.copy_(before)
         get_logger().warning("%s\nThe step is skipped (%d so far)", message, place.non_finite)
 
-    def _dump(self, found: Finding, place: Place) -> str:
+    def _dump(self, found: Finding, epoch: int, step: int) -> str:
         """Write the batch and what is wrong with it to a file, and say all that is known."""
         path = self.folder / f"non_finite_batch_rank{ranks.rank()}.pth"
         terms = {key: float(value) for key, value in found.terms.items()}
-        note = {"what": found.what, "terms": terms, "epoch": place.epoch, "step": place.step, "rank": ranks.rank()}
+        note = {"what": found.what, "terms": terms, "epoch": epoch, "step": step, "rank": ranks.rank()}
         save_checkpoint(path, {**{k: v for k, v in found.batch.items() if _is_plain(v)}, "non_finite": note})
         listed = ", ".join(f"{key} {value:g}" for key, value in terms.items())
         return (
-            f"{found.what} is not finite in epoch {place.epoch + 1}, step {place.step + 1} (rank {ranks.rank()}): "
+            f"{found.what} is not finite in epoch {epoch + 1}, step {step + 1} (rank {ranks.rank()}): "
             f"{listed}. Scenes: {describe_scenes(found.batch)}. The batch is in {path}"
         )
 

@@ -62,12 +62,24 @@ def lay_channels_last(model: nn.Module) -> None:
             module.to(memory_format=torch.channels_last)
 
 
-def apply_values(optimizer: Optimizer, norms: list[_BatchNorm], values: StepValues) -> None:
-    """Set what the schedule says for the coming step."""
+def can_skip_on_device(optimizer: Optimizer) -> bool:
+    """Can the optimiser be told by a tensor to leave a step out? Then the host need not know before.
+
+    Fused ones can; but torch's SGD, told so at its very first step, keeps a momentum that was never filled.
+    """
+    return bool(optimizer.defaults.get("fused")) and not isinstance(optimizer, SGD)
+
+
+def set_rates(optimizer: Optimizer, values: StepValues) -> None:
+    """Set what the schedule says for the coming update."""
     for group in optimizer.param_groups:
         group["lr"] = values.lr
         if values.momentum is not None:
             group["betas"] = (values.momentum, group["betas"][1])
+
+
+def set_norm_momentum(norms: list[_BatchNorm], values: StepValues) -> None:
+    """Set what the schedule says for the coming forward passes."""
     if values.bn_momentum is not None:
         for norm in norms:
             norm.momentum = values.bn_momentum

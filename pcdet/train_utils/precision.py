@@ -12,7 +12,7 @@ MOST_OVERFLOWS = 32  # in a row: from the largest scale of use, 2^24 or so, to o
 
 
 class Precision:
-    """Runs the forward pass in the chosen precision and steps the optimiser if the gradients are finite.
+    """Runs the forward pass in the chosen precision and steps the optimiser if the step may be taken.
 
     ``dtype`` is ``None`` for full precision. Only float16 needs ``loss_scale``: its small gradients would vanish.
     """
@@ -48,11 +48,6 @@ class Precision:
         """Bring the gradients to their true size, for clipping."""
         self.scaler.unscale_(optimizer)
 
-    def drop_gradients(self) -> None:
-        """Say that no step will be made with the gradients that were unscaled; the scale stays."""
-        if self.scaler.is_enabled():
-            self.scaler.update(self.scaler.get_scale())
-
     def tolerates_overflow(self) -> bool:
         """Is a gradient that is not finite a matter of the loss scale? Not when halving it again and again was no help.
 
@@ -60,16 +55,29 @@ class Precision:
         """
         return self.scaler.is_enabled() and self.overflows < MOST_OVERFLOWS
 
-    def step(self, optimizer: Optimizer, finite: bool) -> None:
-        """Step if the gradients are ``finite``. The scale is halved where they are not, and grows after many that are.
+    def step(self, optimizer: Optimizer, taken: Tensor | bool, dropped: Tensor) -> None:
+        """Step if the step is ``taken``: a bool, or one on the device for an optimiser that can be told so there.
 
-        The caller knows from the gradients' norm, which it reads anyway: to ask the scaler makes the host wait again.
+        The scale is halved where it is not, and grows after many that are; for a ``dropped`` step, which no other scale
+        would save, it stays. The scaler is not asked what it found, which would make the host wait.
         """
-        if finite:
+        if isinstance(taken, Tensor):
+            optimizer.grad_scale, optimizer.found_inf = None, (~taken).float()
+            optimizer.step()
+            del optimizer.grad_scale, optimizer.found_inf
+        elif taken:
             optimizer.step()
         if self.scaler.is_enabled():
+            before = self._scale()
             self.scaler.update()
-            self.overflows = 0 if finite else self.overflows + 1
+            self.scaler.update(torch.where(dropped, before, self._scale()))
+
+    def _scale(self) -> Tensor:
+        return self.scaler.scale(torch.ones((), device=self.device))
+
+    def note(self, *, overflowed: bool) -> None:
+        """Count the steps in a row that were left out because of the scale."""
+        self.overflows = self.overflows + 1 if overflowed else 0
 
     def state_dict(self) -> dict[str, Any]:
         """The loss scale and its counters; empty without one."""

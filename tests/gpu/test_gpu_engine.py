@@ -40,6 +40,13 @@ def test_options_that_change_no_numbers(tmp_path, accelerator, changes):
     assert_near(train(tmp_path / "changed", accelerator, replace(PLAIN, **frozen, **changes)), wanted, 1e-4)
 
 
+@pytest.mark.parametrize("precision", [{}, {"use_amp": True}, {"ema_decay": 0.9}], ids=str)
+def test_reading_a_step_late_changes_no_numbers(tmp_path, accelerator, precision):
+    settings = replace(PLAIN, fused=True, **precision)
+    wanted = train(tmp_path / "at once", accelerator, settings, reads_late=False)
+    assert_near(train(tmp_path / "late", accelerator, settings, reads_late=True), wanted, 1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_mixed_precision_trains_and_keeps_its_scale(tmp_path, accelerator, dtype):
     if accelerator.type == "cpu" and dtype == "fp16":

@@ -37,7 +37,7 @@ def main() -> None:
     evaluation = Evaluator(model, FakeScenes(5), trainer.device, batch_size=2)(given.folder / "eval")
     seen = {
         "steps": trainer.place.it,
-        "norms": [n["train/grad_norm"] for n in norms],
+        "norms": [outcome.values()["train/grad_norm"] for outcome in norms],
         "weights": torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(),
         "evaluated": [r["frame_id"] for r in evaluation.results],
         "metrics": evaluation.report.metrics,

@@ -134,7 +134,8 @@ def test_step_files_are_kept_apart_from_epochs_and_the_best_stays(tmp_path):
     keeper = CheckpointKeeper(tmp_path, max_kept=1, steps_between=5, seconds_between=1000)
     keeper.save_best(state(0, it=1))
     for step in range(1, 18):
-        keeper.save_due(lambda step=step: state(0, it=step), step)
+        if keeper.is_due(step):
+            keeper.save_due(state(0, it=step), step)
     for epoch in (1, 2):
         keeper.save_epoch(state(epoch, it=20 * epoch))
     names = sorted(f.name for f in tmp_path.iterdir())
@@ -145,16 +146,17 @@ def test_step_files_are_kept_apart_from_epochs_and_the_best_stays(tmp_path):
 
 def test_the_time_between_files_counts_from_the_last_of_any_kind(tmp_path):
     keeper = CheckpointKeeper(tmp_path, steps_between=2, seconds_between=0.0)
-    keeper.save_due(lambda: state(0, it=1), 1)
+    assert keeper.is_due(1)
+    keeper.save_due(state(0, it=1), 1)
     assert [f.name for f in tmp_path.iterdir()] == ["latest_model.pth"]
     keeper.seconds_between = 1000
-    keeper.save_due(lambda: state(0, it=3), 3)
+    assert not keeper.is_due(3)
     assert load_checkpoint(tmp_path / "latest_model.pth")["it"] == 1
 
 
 def test_latest_is_due_by_time(tmp_path):
-    assert not CheckpointKeeper(tmp_path, seconds_between=1000).is_due()
-    assert CheckpointKeeper(tmp_path, seconds_between=0).is_due()
+    assert not CheckpointKeeper(tmp_path, seconds_between=1000).is_due(1)
+    assert CheckpointKeeper(tmp_path, seconds_between=0).is_due(1)
 
 
 def test_epochs_are_read_from_names():

@@ -6,6 +6,8 @@ from engine_fakes import fresh_model, weights
 
 from pcdet.train_utils.ema import WeightAverage, state_to_evaluate
 
+TAKEN = torch.tensor(True)
+
 
 def moved(model, by):
     with torch.no_grad():
@@ -20,10 +22,10 @@ def test_the_decay_begins_low_and_counters_are_the_models():
     average = WeightAverage(model, 0.2)
     start = model.last.bias.detach().clone()
     moved(model, 1.0)
-    average.update(model)
+    average.update(model, TAKEN)
     torch.testing.assert_close(average.state["last.bias"], start + 9 / 11)
     moved(model, 1.0)
-    average.update(model)  # 0.2, since 3/12 is above it
+    average.update(model, TAKEN)  # 0.2, since 3/12 is above it
     torch.testing.assert_close(average.state["last.bias"], start + 0.2 * 9 / 11 + 0.8 * 2)
     assert average.state["norm.num_batches_tracked"].item() == 2
 
@@ -43,12 +45,12 @@ def test_a_saved_average_goes_on_to_the_bit():
     model = fresh_model()
     whole, first = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
     for average in (whole, first):
-        average.update(model)
+        average.update(model, TAKEN)
     moved(model, 0.5)
     second = WeightAverage(model, 0.9)
     second.load_state_dict(first.state_dict())
     for average in (whole, second):
-        average.update(model)
+        average.update(model, TAKEN)
     assert all(torch.equal(whole.state[name], second.state[name]) for name in whole.state)
 
 

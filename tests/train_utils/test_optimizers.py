@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from pcdet.train_utils.optimizers import apply_values, batch_norms, build_optimizer, load_optimizer_state
+from pcdet.train_utils.optimizers import (
+    batch_norms,
+    build_optimizer,
+    load_optimizer_state,
+    set_norm_momentum,
+    set_rates,
+)
 from pcdet.train_utils.schedules import RunLength, StepValues, build_schedule
 from pcdet.train_utils.settings import Optimization
 
@@ -28,7 +34,7 @@ def test_adam_onecycle_equals_the_recorded_steps(shared):
     optimizer = build_optimizer(net, settings)
     schedule = build_schedule(settings, RunLength(8000, 100, 4))
     for step in range(5):
-        apply_values(optimizer, [], schedule(step))
+        set_rates(optimizer, schedule(step))
         optimizer.zero_grad()
         (net(torch.from_numpy(recorded[f"x_{step}"])) - 1).square().mean().backward()
         optimizer.step()
@@ -83,7 +89,9 @@ def test_every_optimizer_reduces_a_loss(name):
 def test_schedule_values_reach_groups_and_norms():
     net = toy()
     optimizer = build_optimizer(net, Optimization())
-    apply_values(optimizer, batch_norms(net), StepValues(0.123, 0.9, 0.25))
+    values = StepValues(0.123, 0.9, 0.25)
+    set_rates(optimizer, values)
+    set_norm_momentum(batch_norms(net), values)
     assert all(g["lr"] == 0.123 and g["betas"] == (0.9, 0.99) for g in optimizer.param_groups)
     assert net[1].momentum == 0.25
 

@@ -7,6 +7,7 @@ from torch import nn
 from pcdet.train_utils.precision import MOST_OVERFLOWS, Precision
 
 CPU = torch.device("cpu")
+YES, NO = torch.tensor(True), torch.tensor(False)
 
 
 @pytest.fixture
@@ -28,11 +29,11 @@ def test_dropped_gradients_make_no_step_and_leave_the_scale(parts):
     """Backward, unscale, drop; then backward, unscale and step, of the second gradient alone."""
     weight, optimizer, precision = parts
     backward(parts, float("nan"))
-    precision.drop_gradients()
+    precision.step(optimizer, taken=False, dropped=YES)
     assert precision.scaler.get_scale() == 64.0
     backward(parts, 0.25)  # raises "unscale_() has already been called" if the first were not dropped
     assert weight.grad.item() == 0.25
-    precision.step(optimizer, finite=True)
+    precision.step(optimizer, taken=True, dropped=NO)
     assert weight.item() == 0.75
     assert precision.scaler.get_scale() == 64.0
 
@@ -40,22 +41,20 @@ def test_dropped_gradients_make_no_step_and_leave_the_scale(parts):
 def test_an_overflow_halves_the_scale_and_moves_nothing(parts):
     weight, optimizer, precision = parts
     backward(parts, float("inf"))
-    precision.step(optimizer, finite=False)
-    assert (weight.item(), precision.scaler.get_scale(), precision.overflows) == (1.0, 32.0, 1)
+    precision.step(optimizer, taken=False, dropped=NO)
+    assert (weight.item(), precision.scaler.get_scale()) == (1.0, 32.0)
     backward(parts, 0.5)
-    precision.step(optimizer, finite=True)
-    assert (weight.item(), precision.scaler.get_scale(), precision.overflows) == (0.5, 32.0, 0)
+    precision.step(optimizer, taken=True, dropped=NO)
+    assert (weight.item(), precision.scaler.get_scale()) == (0.5, 32.0)
 
 
 def test_gradients_that_no_scale_helps_are_tolerated_no_longer(parts):
-    _, optimizer, precision = parts
+    precision = parts[2]
     for _ in range(MOST_OVERFLOWS):
         assert precision.tolerates_overflow()
-        backward(parts, float("nan"))
-        precision.step(optimizer, finite=False)
+        precision.note(overflowed=True)
     assert not precision.tolerates_overflow()
-    backward(parts, 1.0)
-    precision.step(optimizer, finite=True)
+    precision.note(overflowed=False)
     assert precision.tolerates_overflow()
 
 
@@ -63,10 +62,10 @@ def test_without_a_scale_nothing_is_tolerated_and_dropping_does_nothing():
     weight, precision = nn.Parameter(torch.ones(1)), Precision(CPU, torch.bfloat16)
     given = weight, torch.optim.SGD([weight], lr=1.0), precision
     backward(given, float("nan"))
-    precision.drop_gradients()
+    precision.step(given[1], taken=False, dropped=YES)
     assert not precision.tolerates_overflow() and precision.state_dict() == {}
     backward(given, 0.5)
-    precision.step(given[1], finite=True)
+    precision.step(given[1], taken=True, dropped=NO)
     assert weight.item() == 0.5
 
 

@@ -198,7 +198,7 @@ def test_communication_is_measured(pair):
 
 def test_e12_a_bad_number_on_one_rank_stops_both_in_the_same_step(pair):
     (zero, one), folder = pair
-    assert zero["stop"]["tried"] == one["stop"]["tried"] < 2
+    assert zero["stop"]["tried"] == one["stop"]["tried"] <= 2  # with the bad one
     for rank in (zero, one):
         assert "Scenes: " in rank["stop"]["message"] and "000003" in rank["stop"]["message"]
     assert torch.equal(zero["stop"]["state"][:10], one["stop"]["state"][:10])

@@ -103,10 +103,10 @@ def watched(trainer: Trainer) -> dict[str, Any]:
     losses, grads, take = [], [], trainer.take_step
 
     def step(group):
-        values = take(group)
-        losses.append(values["train/loss"])
+        outcome = take(group)
+        losses.append(outcome.values()["train/loss"])
         grads.append(flat(p.grad for p in trainer.model.parameters()))
-        return values
+        return outcome
 
     trainer.take_step = step
     trainer.fit()

@@ -62,9 +62,9 @@ class Detector(nn.Module):
         self.post_processing = post_processing
         self.register_buffer("global_step", torch.zeros(1, dtype=torch.int64))
 
-    def update_global_step(self) -> None:
-        """Count a training step; the engine calls this after each."""
-        self.global_step += 1
+    def update_global_step(self, taken: Tensor | int = 1) -> None:
+        """Count a training step if it was ``taken`` (1, or a bool on the device); the engine calls this after each."""
+        self.global_step += taken
 
     def forward(self, batch: Batch) -> TrainOutput | list[Detections]:
         """Losses of a labelled batch in training, detections in evaluation."""
@@ -130,11 +130,11 @@ class Detector(nn.Module):
         return TrainOutput(losses, {name: value.detach() for name, value in (losses | sums).items()})
 
     def _generator(self) -> torch.Generator | None:
-        """Draws that depend on the step alone, so that a resumed training repeats them; None where nobody draws."""
+        """Draws on the model's device that follow from torch's generator on the CPU; None where nobody draws."""
         if not self.two_stage and not getattr(self.dense_head, "samples_anchors", False):
             return None
         generator = torch.Generator(device=self.global_step.device)
-        return generator.manual_seed(int(self.global_step))
+        return generator.manual_seed(int(torch.randint(2**62, ())))
 
 
 def _first_stage(slots: Mapping[str, nn.Module]) -> str:

@@ -59,7 +59,7 @@ def _query(
     return index, count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_points", "points_of_each", "num_centres", "centres_of_each", "scenes"])
 def query_kernel(
     points,  # (N, 3)
     counts,  # (B,), or None where each scene has the same number

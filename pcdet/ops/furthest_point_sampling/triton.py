@@ -169,7 +169,7 @@ def _key(distance, index, is_point):
     return tl.where(is_point, bits << 32 | (0x7FFFFFFF - index), -1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_points", "buckets"])
 def bucket_kernel(
     points,  # (N, 3)
     offsets,  # (B + 1,)
@@ -200,7 +200,7 @@ def bucket_kernel(
     tl.store(distance + start + k, infinite, mask=is_point)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_points", "buckets"])
 def bucketed_kernel(
     points,  # (N, 3)
     sample_offsets,  # (B + 1,)

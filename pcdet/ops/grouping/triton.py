@@ -64,7 +64,7 @@ def sum_weighted_rows(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def partial_kernel(
     values,  # (K, C)
     order,  # (K * T,) places, sorted by the row of the result

@@ -90,7 +90,7 @@ def _corrected(mean, drift, squares, weight):
     return mean + _over(drift, weight), squares - _over(drift * drift, weight)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "pieces"])
 def moments_kernel(
     rows,  # (R, C)
     repeats,  # (R,)
@@ -133,7 +133,7 @@ def moments_kernel(
     tl.store(out + 2 * pieces * channels, spread, mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces"])
 def combine_kernel(
     partial,  # (3, pieces, C)
     mean_of,  # (C,), written
@@ -171,7 +171,7 @@ def combine_kernel(
     tl.store(var_of + c, _over(spread, weight_of_all), mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def apply_kernel(
     rows,  # (R, C)
     mean,  # (C,)
@@ -204,7 +204,7 @@ def _through_relu(grad, away, scale, bias, RELU: tl.constexpr):
     return grad
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "pieces"])
 def sums_kernel(
     grad,  # (R, C)
     rows,  # (R, C)
@@ -243,7 +243,7 @@ def sums_kernel(
     tl.store(out + pieces * channels, tl.sum(to_weight, 0), mask=is_column)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def gradient_kernel(
     grad,  # (R, C)
     rows,  # (R, C)

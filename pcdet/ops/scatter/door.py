@@ -31,7 +31,7 @@ def segment_mean(
     segment: Tensor,  # (N,) int64 in [0, S)
     num_segments: int,
 ) -> Tensor:
-    """The mean over the rows of each segment, summed in row order. -> (S, C), 0 where a segment has no row.
+    """The mean over the rows of each segment. -> (S, C), 0 where a segment has no row.
 
     Equals ``torch_scatter.scatter_mean(features, segment, dim=0)``. All else as in :func:`segment_max`.
     """
@@ -43,7 +43,19 @@ def _segment_pool(features: Tensor, segment: Tensor, num_segments: int, method: 
     require_same_device(features=features, segment=segment)
     if segment.shape != features.shape[:1]:
         raise ValueError(f"segment must have the shape ({len(features)},), not {tuple(segment.shape)}")
+    if features.device.type == "cpu" and not (features.requires_grad and torch.is_grad_enabled()):
+        # The rows need not be sorted, which pays only where the backward pass uses their order.
+        _require_segments(segment, num_segments)
+        return _reduce(features, segment.long(), num_segments, method)
     return _pool(features, *rows_by_segment(segment, num_segments), method)
+
+
+def _reduce(features: Tensor, segment: Tensor, num_segments: int, method: str) -> Tensor:
+    work = features if features.dtype == torch.float64 else features.float()
+    pooled = work.new_zeros(num_segments, features.shape[1])
+    index = segment[:, None].expand_as(work)
+    pooled.scatter_reduce_(0, index, work, {"max": "amax", "mean": "mean"}[method], include_self=False)
+    return pooled.to(features.dtype)
 
 
 def rows_by_segment(
@@ -56,11 +68,16 @@ def rows_by_segment(
     """
     if segment.ndim != 1:
         raise ValueError(f"segment must have the shape (N,), not {tuple(segment.shape)}")
-    if segment.device.type == "cpu" and not torch.compiler.is_compiling() and segment.numel():
-        low, high = (int(bound) for bound in segment.aminmax())
-        if low < 0 or high >= num_segments:
-            raise ValueError(f"segment holds {low if low < 0 else high}, but must be from 0 to {num_segments - 1}")
+    _require_segments(segment, num_segments)
     return _rows_by_segment(segment.long(), num_segments)
+
+
+def _require_segments(segment: Tensor, num_segments: int) -> None:
+    if segment.device.type != "cpu" or torch.compiler.is_compiling() or not segment.numel():
+        return
+    low, high = (int(bound) for bound in segment.aminmax())
+    if low < 0 or high >= num_segments:
+        raise ValueError(f"segment holds {low if low < 0 else high}, but must be from 0 to {num_segments - 1}")
 
 
 def pool_rows(

@@ -54,7 +54,7 @@ def take_nearest(square, n, a, b, c, at_a, at_b, at_c, BLOCK_N: tl.constexpr):
     return a, b, c, at_a, at_b, at_c
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_unknown", "num_known", "scenes"])
 def nearest_kernel(
     unknown,  # (N, 3)
     unknown_counts,  # (B,)
@@ -118,7 +118,7 @@ def interpolate(features: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def interpolate_kernel(
     features,  # (M, C)
     index,  # (N, 3)

@@ -138,7 +138,7 @@ def _search(
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_support", "num_centres", "scenes", "cap", "voxels_x", "voxels_y", "voxels_z"])
 def search_kernel(
     support,  # (N, 3)
     counts,  # (B,)
@@ -212,7 +212,7 @@ def search_kernel(
     tl.store(found_of + m, tl.minimum(found, cap), mask=is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["cap", "cells"])
 def nearest_kernel(
     support,  # (N, 3)
     rows,  # (M, cap) neighbours of each centre

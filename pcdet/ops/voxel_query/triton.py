@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pcdet.ops.triton import block_of, launch
 
+GRID = ("size_z", "size_y", "size_x", "range_z", "range_y", "range_x")
 TABLE_CELLS = 1 << 28  # of the largest grid that gets a table
 
 
@@ -63,7 +64,7 @@ def _near_grid(cell):
     return tl.minimum(tl.maximum(cell, -(1 << 30)), 1 << 30).to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_voxels", "scenes", "num_centres", "steps", *GRID])
 def query_kernel(
     keys,  # (V,) sorted numbers of the voxels' cells, or None if there is a table
     rows,  # (V,) row of each key, or (cells,) row of the voxel in each cell, -1 where it is empty

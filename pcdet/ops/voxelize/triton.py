@@ -22,7 +22,7 @@ POINTS = 256  # two a thread
 SLOTS = 1024  # places for points that a program fills
 
 
-@triton.jit(do_not_specialize=["n", "outside"])
+@triton.jit(do_not_specialize=["n", "columns", "nx", "ny", "nz", "outside"])
 def _cells_kernel(
     points, cells, n, columns, low_x, low_y, low_z, dx, dy, dz, nx, ny, nz, outside, POINTS: tl.constexpr
 ):
@@ -67,7 +67,7 @@ def _find_kernel(keys, rows, ranks, begins, n, outside, voxels, POINTS: tl.const
     tl.store(begins + voxel, place, mask=first & (voxel < voxels))
 
 
-@triton.jit(do_not_specialize=["n", "voxels"])
+@triton.jit(do_not_specialize=["n", "voxels", "columns", "most", "nx", "ny"])
 def _fill_kernel(
     points,
     keys,
