@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,6 +164,24 @@ def collect(only: str) -> None:
     _specialisations.sort(key=lambda spec: (spec.operator, spec.kernel.fn.__name__, spec.label))
 
 
+def compile_all(jobs: list[tuple[int, int]], workers: int) -> dict[tuple[int, int], Report]:
+    """Each job's report. A compiler that crashes takes its process along; the jobs after it begin anew in others."""
+    reports: dict[tuple[int, int], Report] = {}
+    forked = multiprocessing.get_context("fork")
+    while waiting := [job for job in jobs if job not in reports]:
+        with ProcessPoolExecutor(workers, forked) as pool:
+            coming = {job: pool.submit(compile_for, job) for job in waiting}
+        done = {job: future.result() for job, future in coming.items() if future.exception() is None}
+        reports |= done
+        if len(done) < len(waiting):  # the first that is not done, or one beside it, ended its process: try them alone
+            for job in [job for job in waiting if job not in done][:workers]:
+                with ProcessPoolExecutor(1, forked) as pool:
+                    future = pool.submit(compile_for, job)
+                crashed = future.exception() is not None
+                reports[job] = Report(0, 0, 0, "the compiler crashed") if crashed else future.result()
+    return reports
+
+
 def never_launched() -> list[str]:
     """Kernels of the package (named ``..._kernel``) that no case launches."""
     launched = {(spec.kernel.fn.__module__, spec.kernel.fn.__name__) for spec in _specialisations}
@@ -222,8 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     architectures = options.arch or ARCHITECTURES
     collect(options.only)
     jobs = [(number, arch) for number in range(len(_specialisations)) for arch in architectures]
-    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
-        reports = dict(zip(jobs, pool.map(compile_for, jobs, chunksize=1), strict=True))
+    reports = compile_all(jobs, options.jobs)
     print(table(reports, architectures))
     print("\nEach cell: registers of a thread / bytes of shared memory of a program.")
     faults = [f"{name} is launched by no case of this check" for name in never_launched()] if not options.only else []

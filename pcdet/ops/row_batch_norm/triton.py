@@ -26,11 +26,14 @@ def normalize(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(R, C) -> (R, C), mean (C,), variance (C,)."""
     pieces, across, block = _tiles(rows)
-    partial = rows.new_empty(3, pieces, rows.shape[1])
-    mean, var = torch.empty_like(weight), torch.empty_like(weight)
+    # Triton 3.9's compiler crashes for sm_70 and sm_90 on a combining kernel whose width is no multiple of 16.
+    width = triton.cdiv(rows.shape[1], 16) * 16
+    partial = rows.new_zeros(3, pieces, width)
+    moments = rows.new_empty(2, width)
     tile = {"BLOCK_R": 2048 // block, "BLOCK_C": block}
-    launch(moments_kernel, (pieces, across), rows, repeats, partial, *rows.shape, pieces, PIECE=PIECE, **tile)
-    launch(combine_kernel, (across,), partial, mean, var, rows.shape[1], pieces, **tile)
+    launch(moments_kernel, (pieces, across), rows, repeats, partial, *rows.shape, width, pieces, PIECE=PIECE, **tile)
+    launch(combine_kernel, (across,), partial, *moments, width, pieces, **tile)
+    mean, var = (moment[: rows.shape[1]].clone() for moment in moments)
     scale = weight * (var + eps).rsqrt()
     out = torch.empty_like(rows)
     grid = triton.cdiv(len(rows), tile["BLOCK_R"]), across
@@ -94,9 +97,10 @@ def _corrected(mean, drift, squares, weight):
 def moments_kernel(
     rows,  # (R, C)
     repeats,  # (R,)
-    partial,  # (3, pieces, C), written: weight, mean, weighted squares about it
+    partial,  # (3, pieces, W), written: weight, mean, weighted squares about it
     num_rows,
     channels,
+    width,  # W, at least C
     pieces,
     PIECE: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -127,10 +131,10 @@ def moments_kernel(
         squares += weight[:, None] * away * away
         drift += weight[:, None] * away
     mean, spread = _corrected(mean, tl.sum(drift, 0), tl.sum(squares, 0), weight_of_all)
-    out = partial + piece * channels + c
+    out = partial + piece * width + c
     tl.store(out, weight_of_all, mask=c < channels)
-    tl.store(out + pieces * channels, mean, mask=c < channels)
-    tl.store(out + 2 * pieces * channels, spread, mask=c < channels)
+    tl.store(out + pieces * width, mean, mask=c < channels)
+    tl.store(out + 2 * pieces * width, spread, mask=c < channels)
 
 
 @triton.jit(do_not_specialize=["pieces"])
