@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,21 +166,23 @@ def collect(only: str) -> None:
 
 
 def compile_all(jobs: list[tuple[int, int]], workers: int) -> dict[tuple[int, int], Report]:
-    """Each job's report. A compiler that crashes takes its process along; the jobs after it begin anew in others."""
-    reports: dict[tuple[int, int], Report] = {}
-    forked = multiprocessing.get_context("fork")
-    while waiting := [job for job in jobs if job not in reports]:
-        with ProcessPoolExecutor(workers, forked) as pool:
-            coming = {job: pool.submit(compile_for, job) for job in waiting}
-        done = {job: future.result() for job, future in coming.items() if future.exception() is None}
-        reports |= done
-        if len(done) < len(waiting):  # the first that is not done, or one beside it, ended its process: try them alone
-            for job in [job for job in waiting if job not in done][:workers]:
-                with ProcessPoolExecutor(1, forked) as pool:
-                    future = pool.submit(compile_for, job)
-                crashed = future.exception() is not None
-                reports[job] = Report(0, 0, 0, "the compiler crashed") if crashed else future.result()
+    """Each job's report. A compiler that crashes ends the pool: what was not done is then compiled one by one."""
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        coming = {job: pool.submit(compile_for, job) for job in jobs}
+    reports = {}
+    for job, future in coming.items():
+        lost = isinstance(future.exception(), BrokenProcessPool)
+        reports[job] = compile_alone(job) if lost else future.result()
     return reports
+
+
+def compile_alone(job: tuple[int, int]) -> Report:
+    """As :func:`compile_for`, in a process that may crash."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        try:
+            return pool.submit(compile_for, job).result()
+        except BrokenProcessPool:
+            return Report(0, 0, 0, "the compiler crashed")
 
 
 def never_launched() -> list[str]:

@@ -90,7 +90,7 @@ def line(row: dict[str, Any], header: bool) -> str:
 def leak_line(row: dict[str, Any], header: bool) -> str:
     layout = "{:<40}{:>8}{:>18}{:>18}{:>14}"
     text = layout.format(
-        row["model"], row["steps"], *(f"{row[k]:.0f}" for k in ("early_mib", "late_mib", "growth_mib"))
+        row["model"], row["steps"], *(f"{row[k]:.1f}" for k in ("early_mib", "late_mib", "growth_mib"))
     )
     titles = ("model", "steps", "MiB, 2nd quarter", "MiB, 4th quarter", "growth MiB")
     return f"{layout.format(*titles)}\n{text}" if header else text

@@ -33,10 +33,6 @@ class CloudModel(nn.Module):
         self.steps = wiring.plan(slots, wiring.batch_keys(info))
         self.register_buffer("global_step", torch.zeros(1, dtype=torch.int64))
 
-    def update_global_step(self, taken: Tensor | int = 1) -> None:
-        """Count a training step if it was ``taken`` (1, or a bool on the device); the engine calls this after each."""
-        self.global_step += taken
-
     def forward(self, batch: Batch) -> TrainOutput | ClassScores | PointScores:
         """Losses and accuracy in training, logits in evaluation."""
         run = wiring.run(self, self.steps, batch)

@@ -107,8 +107,6 @@ class Trainer:
         self.settings = settings = with_scaled_rate(settings, self.plan.samples_per_step)
         self.optimizer = build_optimizer(self.model, settings)
         self.norms = batch_norms(self.model)
-        # Models that keep OpenPCDet's buffer global_step are told of every step.
-        self.count_step = getattr(self.model, "update_global_step", lambda taken: None)
         self.runner = distribute(self.model, self.device)
         self.times = StepTimes(self.device)
         if isinstance(self.runner, DistributedDataParallel):
@@ -214,7 +212,8 @@ class Trainer:
             taken = outcome.taken if self.reads_late else not (outcome.bad_loss or outcome.bad_norm)
             self.precision.step(self.optimizer, taken, outcome.dropped)
         self.non_finite.put_back(outcome.dropped)
-        self.count_step(outcome.taken)
+        if isinstance(steps := getattr(self.model, "global_step", None), Tensor):  # OpenPCDet's buffer
+            steps += outcome.taken
         if self.average is not None:
             self.average.update(self.model, outcome.taken)
 

@@ -48,6 +48,30 @@ def test_a_spill_fails(root, tmp_path, size, code):
     assert ("wide_kernel on sm_80 spills" in found.stdout) == bool(code)
 
 
+CRASHING = """
+import os
+import check_kernels
+plain = check_kernels.compile_for
+def compile_for(job):
+    if check_kernels._specialisations[job[0]].constants["BLOCK_G"] == 16:
+        os._exit(139)
+    return plain(job)
+compile_for.__module__ = "check_kernels"  # where the processes look for it
+check_kernels.compile_for = compile_for
+raise SystemExit(check_kernels.main(["--only", "ball_query", "--arch", "80"]))
+"""
+
+
+def test_a_crash_of_the_compiler_fails_and_names_the_kernel_alone(root):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    found = run(root, "-c", CRASHING)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "ball_query.query_kernel on sm_80 does not compile: the compiler crashed" in found.stdout
+    rows = [row for row in found.stdout.splitlines() if row.startswith("| ball_query")]
+    crashed = [row for row in rows if row.endswith("fails |")]
+    assert crashed and len(crashed) < len(rows) and all("BLOCK_G=16" in row for row in crashed)
+
+
 SPECIALISED = """
 import check_kernels, kernel_cases_boxes, kernel_cases_points
 from pcdet.ops.triton import recording

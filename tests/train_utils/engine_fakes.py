@@ -75,6 +75,7 @@ class FakeModel(nn.Module):
         self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
         self.drop = nn.Dropout(dropout)
         self.last = nn.Linear(8, 2)
+        self.register_buffer("global_step", torch.zeros(1, dtype=torch.int64))  # as our models do
 
     def forward(self, batch: dict[str, Any]) -> TrainOutput | ClassScores:
         logits = self.last(self.drop(torch.relu(self.norm(self.first(batch["x"])))))  # (B, 2)

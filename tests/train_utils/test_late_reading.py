@@ -75,6 +75,7 @@ def test_reading_late_changes_nothing(tmp_path, case):
     place = runs[1].place
     assert (place.non_finite, place.skipped > 0) == (3 * ("bad" in options), case in ("overflown", "both"))
     assert place.it + place.skipped + place.non_finite == runs[1].total_steps
+    assert all(run.model.global_step.tolist() == [place.it] for run in runs), "steps that were taken"
 
 
 def test_numbers_are_read_when_the_next_gradients_are_there(tmp_path, monkeypatch):

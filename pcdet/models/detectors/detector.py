@@ -40,7 +40,8 @@ class Detector(nn.Module):
     ``rois``, ``roi_scores`` and ``roi_labels``; in training those are the sampled ones.
 
     In training ``model(batch)`` returns :class:`TrainOutput`, in evaluation one :class:`Detections` a scene. Attribute
-    names and ``global_step``, the number of training steps so far, are those of OpenPCDet's checkpoints.
+    names and ``global_step``, the number of training steps so far, which the engine counts, are those of OpenPCDet's
+    checkpoints.
     """
 
     def __init__(
@@ -61,10 +62,6 @@ class Detector(nn.Module):
         self.info = info
         self.post_processing = post_processing
         self.register_buffer("global_step", torch.zeros(1, dtype=torch.int64))
-
-    def update_global_step(self, taken: Tensor | int = 1) -> None:
-        """Count a training step if it was ``taken`` (1, or a bool on the device); the engine calls this after each."""
-        self.global_step += taken
 
     def forward(self, batch: Batch) -> TrainOutput | list[Detections]:
         """Losses of a labelled batch in training, detections in evaluation."""

@@ -139,10 +139,10 @@ def moments_kernel(
 
 @triton.jit(do_not_specialize=["pieces"])
 def combine_kernel(
-    partial,  # (3, pieces, C)
-    mean_of,  # (C,), written
-    var_of,  # (C,), written
-    channels,
+    partial,  # (3, pieces, W)
+    mean_of,  # (W,), written
+    var_of,  # (W,), written
+    channels,  # W
     pieces,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
