@@ -11,7 +11,6 @@ model, so that a run which is cut off is not lost. ``--device cpu`` runs the sam
 
 import argparse
 import contextlib
-import math
 import statistics
 import sys
 import time
@@ -30,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pcdet.structures.batch import to_device
 from pcdet.train_utils.device_usage import DeviceUsage
 from pcdet.train_utils.launch import choose_device
+from pcdet.train_utils.optimizers import can_skip_on_device
 from pcdet.train_utils.precision import Precision
 from pcdet.utils.files import write_text
 
@@ -241,9 +241,10 @@ def step_times(bench: Bench, batch: dict[str, Any], precision: str, clock: Clock
         marks.append(clock.mark())
         mixed.backward(loss)
         marks.append(clock.mark())
-        mixed.unscale(bench.optimizer)  # with the clipping, and the one read of a step, as the engine has them
+        mixed.unscale(bench.optimizer)  # with the clipping, and the decision on the device, as the engine has them
         norm = torch.nn.utils.clip_grad_norm_(bench.model.parameters(), CLIP)
-        mixed.step(bench.optimizer, finite=math.isfinite(norm))
+        taken = norm.isfinite()
+        mixed.step(bench.optimizer, taken if can_skip_on_device(bench.optimizer) else bool(taken), dropped=~taken)
         marks.append(clock.mark())
         times.append([clock.between(a, b) for a, b in zip(marks, marks[1:], strict=False)])
     return [statistics.median(phase) for phase in zip(*times[clock.warm_up :], strict=True)]

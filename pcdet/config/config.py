@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from easydict import EasyDict
 
 from pcdet.config.errors import ConfigError
 from pcdet.config.nodes import Node, load_tree
 from pcdet.config.overrides import apply_overrides
 from pcdet.config.schema import check_config, check_data
+from pcdet.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Config:
     """Checked settings that remember where each came from."""
 
-    settings: EasyDict
+    settings: Settings
     path: Path
     tree: Node
 
@@ -97,25 +97,25 @@ def load_config(path: str | Path, overrides: Sequence[str] | None = None) -> Con
     path, tree = _load(path)
     tree, new_keys = apply_overrides(tree, overrides or [], _roots())
     check_config(tree, new_keys)
-    return Config(EasyDict(tree.plain()), path, tree)
+    return Config(Settings(tree.plain()), path, tree)
 
 
-def load_dataset_config(path: str | Path, overrides: Sequence[str] | None = None) -> EasyDict:
+def load_dataset_config(path: str | Path, overrides: Sequence[str] | None = None) -> Settings:
     """Read, resolve and check a data set's YAML (what stands under DATA_CONFIG in a model's)."""
     _, tree = _load(path)
     tree, _ = apply_overrides(tree, overrides or [], _roots())
     check_data(tree, path=())
-    return EasyDict(tree.plain())
+    return Settings(tree.plain())
 
 
-def load_settings(path: str | Path, overrides: Sequence[str] | None = None) -> EasyDict:
+def load_settings(path: str | Path, overrides: Sequence[str] | None = None) -> Settings:
     """A model's settings; of a data set's own YAML those with DATA_CONFIG alone. Raises as the functions above."""
     _, tree = _load(path)
     if "DATA_CONFIG" in tree.value:
         return load_config(path, overrides).settings
-    return EasyDict(DATA_CONFIG=load_dataset_config(path, overrides))
+    return Settings(DATA_CONFIG=load_dataset_config(path, overrides))
 
 
-def load_data_settings(path: str | Path) -> EasyDict:
+def load_data_settings(path: str | Path) -> Settings:
     """A data set's settings, from its own YAML or from a model's that names it under DATA_CONFIG. Raises as both."""
     return load_settings(path).DATA_CONFIG

@@ -7,6 +7,7 @@ import pytest
 import torch
 import zoo
 
+from pcdet.models import draws
 from pcdet.structures.batch import to_device
 
 pytestmark = pytest.mark.gpu
@@ -33,25 +34,38 @@ def step(model, batch, device):
     return {k: v.item() for k, v in losses.items()}, {n: p.grad.cpu() for n, p in model.named_parameters()}
 
 
-def compare_steps(model, batch, device, rtol):
+def compare_steps(model, batch, device, rtol, gradient_rtol=1e-2):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # it draws other numbers on another device
     wanted, wanted_gradients = step(copy.deepcopy(model), batch, torch.device("cpu"))
     found, gradients = step(model, batch, device)
     assert found == pytest.approx(wanted, rel=rtol, abs=1e-5)
     whole = torch.cat([g.flatten() for g in wanted_gradients.values()])
     difference = torch.cat([(gradients[n] - g).flatten() for n, g in wanted_gradients.items()])
-    assert difference.norm() <= 10 * rtol * whole.norm()
+    assert difference.norm() <= gradient_rtol * whole.norm()
+
+
+@pytest.fixture
+def equal_draws(monkeypatch):
+    """Targets are drawn on the CPU: generators of one seed draw other numbers on another device."""
+    for name in ("permutation", "integers", "uniform"):
+        plain = getattr(draws, name)
+
+        def drawn(*arguments, plain=plain):
+            *sizes, generator, device = arguments
+            seeded = None if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+            return plain(*sizes, seeded, torch.device("cpu")).to(device)
+
+        monkeypatch.setattr(draws, name, drawn)
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
-def test_a_detectors_step_is_that_of_a_cpu(name, accelerator):
-    """First stages only draw nothing; second stages sample proposals, with a generator that differs by device."""
+def test_a_detectors_step_is_that_of_a_cpu(name, accelerator, equal_draws):
+    """Weights that differ by 1e-6 of their value change these losses by up to 2e-4 and the gradient by up to 1.4e-2:
+    proposals change places, maxima change their source."""
     model, batch = detector(name)
-    if getattr(model, "two_stage", False):
-        losses, gradients = step(model, batch, accelerator)
-        assert all(torch.tensor(list(losses.values())).isfinite())
-        assert all(g.isfinite().all() for g in gradients.values())
-    else:
-        compare_steps(model, batch, accelerator, 1e-3)
+    compare_steps(model, batch, accelerator, 1e-3, gradient_rtol=5e-2)
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
@@ -70,9 +84,6 @@ def test_detections_are_those_of_a_cpu(name, accelerator):
 @pytest.mark.parametrize("name", cloud_zoo.NAMES)
 def test_a_step_on_whole_clouds_is_that_of_a_cpu(name, accelerator):
     model, batch = cloud_model(name)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # it draws other numbers on another device
     compare_steps(model, batch, accelerator, 1e-3)
 
 

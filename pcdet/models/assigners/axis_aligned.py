@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pcdet.models import draws
 from pcdet.models.assigners.overlap_pairs import OverlapPairs, nearest_bev_pairs, volume_pairs
 from pcdet.utils.constants import constant
 
@@ -107,7 +108,7 @@ def sample_anchors(
 
 def _sample_scene(labels: Tensor, most_positives: int, size: int, generator: torch.Generator | None) -> Tensor:
     def draw(candidates: Tensor, count: int) -> Tensor:
-        order = torch.rand(len(candidates), generator=generator, device=labels.device).argsort()
+        order = draws.uniform(len(candidates), generator, labels.device).argsort()
         return candidates[order[:count]]
 
     positives = draw((labels > 0).nonzero()[:, 0], most_positives)
