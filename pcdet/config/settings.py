@@ -11,7 +11,7 @@ class Settings(dict):
     of ``dict``, such as ``items``, is reached by ``settings["items"]`` alone.
     """
 
-    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), **more: Any):
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any):
         super().__init__()
         self.update(values, **more)
 
@@ -32,7 +32,7 @@ class Settings(dict):
             raise AttributeError(f"the settings have no {key!r}")
         del self[key]
 
-    def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), **more: Any) -> None:
+    def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
         """As ``dict.update``."""
         for key, value in dict(values, **more).items():
             self[key] = value

@@ -38,6 +38,7 @@ def test_what_is_put_in_by_any_way_is_seen_by_both():
 def test_a_key_called_as_a_method_spoils_nothing():
     settings = Settings({"items": 1, "get": 2})
     assert sorted(settings.items()) == [("get", 2), ("items", 1)] and settings.get("items") == 1
+    assert Settings(values={"A": 1}).get("values").A == 1
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))], ids=["deepcopy", "pickle"])

@@ -27,5 +27,5 @@ def accelerator() -> torch.device:
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch):
-    """Numbers are all that is looked at, and a machine lent for an hour may have no package for curves."""
+    """Numbers are all that is looked at, and a machine without a package index may lack one for curves."""
     monkeypatch.setattr(engine, "Tracker", lambda folder: Tracker(None))

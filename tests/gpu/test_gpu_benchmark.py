@@ -1,4 +1,4 @@
-"""``benchmarks/gpu.py`` runs; on a CPU here, with no more packages than a machine lent for an hour may have."""
+"""``benchmarks/gpu.py`` runs; on a CPU here, with no more packages than a machine without a package index may have."""
 
 import os
 import subprocess
@@ -19,15 +19,16 @@ ABSENT = (
 RUN = f"""
 import runpy, sys
 sys.modules.update(dict.fromkeys({ABSENT}))
-sys.argv = ["gpu.py", "--device", "cpu", "--repeat", "1", "--no_operators", "--models", "pointnet2_ssg", "--out", OUT]
-runpy.run_path(SCRIPT, run_name="__main__")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
+OPTIONS = ["--device", "cpu", "--repeat", "1", "--no_operators", "--models", "pointnet2_ssg"]
 
 
 def test_a_page_is_written(root, tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{root / 'benchmarks'}:{root}"}
-    code = RUN.replace("OUT", repr(str(tmp_path))).replace("SCRIPT", repr(str(root / "benchmarks" / "gpu.py")))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, env=environment)
+    command = [sys.executable, "-c", RUN, str(root / "benchmarks" / "gpu.py"), *OPTIONS, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "gpu-cpu.md").read_text()
     for precision in ("fp32", "bf16"):

@@ -62,10 +62,10 @@ def equal_draws(monkeypatch):
 
 @pytest.mark.parametrize("name", zoo.NAMES)
 def test_a_detectors_step_is_that_of_a_cpu(name, accelerator, equal_draws):
-    """Weights that differ by 1e-6 of their value change these losses by up to 2e-4 and the gradient by up to 1.4e-2:
-    proposals change places, maxima change their source."""
+    """With two stages, weights that differ by 1e-6 of their value change losses by up to 2e-4 and the gradient by up
+    to 1.4e-2: proposals change places, maxima change their source."""
     model, batch = detector(name)
-    compare_steps(model, batch, accelerator, 1e-3, gradient_rtol=5e-2)
+    compare_steps(model, batch, accelerator, 1e-3, gradient_rtol=5e-2 if model.two_stage else 1e-2)
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)

@@ -41,7 +41,9 @@ def test_a_step_and_detections_are_those_of_the_cpu_kernels(name, monkeypatch):
     monkeypatch.setitem(doors.MODULES, "cpu", "triton")
     losses, gradient, found = run(model, batch)
     assert losses == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-    assert (gradient - wanted_gradient).norm() <= 5e-2 * wanted_gradient.norm()  # see test_gpu_models.py
+    # Rounding decides maxima, signs and places: weights that differ by 1e-7 change SECOND's gradient by 1.6e-4, and of
+    # two stages more (test_gpu_models.py).
+    assert (gradient - wanted_gradient).norm() <= (5e-2 if model.two_stage else 1e-3) * wanted_gradient.norm()
     for ours, theirs in zip(found, wanted_found, strict=True):
         torch.testing.assert_close(ours.boxes, theirs.boxes, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(ours.scores, theirs.scores, rtol=1e-4, atol=1e-5)
